@@ -1,0 +1,95 @@
+"""The seam between schedules and hardware: a Device executes Schedules and returns Traces.
+
+Three devices implement it: ``cuda`` (real GPUs, in a worker process), ``sim`` (a queueing model, always labelled simulated) and
+``replay`` (a recorded run). An open device is one process with its own allocations; the runner opens several in turn, because
+part of the spread of a measurement lies between processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from xstage_bench.schedule import Schedule
+from xstage_bench.trace import Trace
+
+Kind = Literal["measure", "sentinel", "warmup"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the device sees it. `smids` are ascending; `uuid` and `pci_address` are null for a simulated GPU."""
+
+    index: int
+    name: str
+    smids: tuple[int, ...]
+    sm_clock_mhz: float
+    uuid: str | None = None
+    pci_address: str | None = None
+
+    @property
+    def sm_count(self) -> int:
+        """Number of SMs."""
+        return len(self.smids)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The GPUs of a node, the ordered pairs that stores can cross, the %globaltimer tick and what is known of the links.
+
+    `line_rate_gb_per_s` is null where it is not known; `unusable` maps "source>destination" to the reason.
+    """
+
+    gpus: tuple[Gpu, ...]
+    pairs: tuple[tuple[int, int], ...]
+    timer_tick_ns: float
+    line_rate_gb_per_s: float | None = None
+    unusable: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One repetition of one schedule, as asked for by the runner.
+
+    `timeline` asks for per-store stamps (exemplars only); a warm-up is executed like any other and marked in its Trace.
+    """
+
+    schedule: Schedule
+    repetition: int = 0
+    kind: Kind = "measure"
+    timeline: bool = False
+
+
+class Device(Protocol):
+    """What a device must do. All methods may raise `PairError`; after `DeviceLost` the next call starts afresh."""
+
+    @property
+    def backend(self) -> str:
+        """``cuda``, ``sim:PRESET`` or ``replay:NAME``: written in every artefact."""
+        ...
+
+    def node(self) -> Node:
+        """Describe the node; cheap after the first call."""
+        ...
+
+    def verify(self, source: int, destination: int) -> None:
+        """Poison the destination, store a known pattern, check every byte, stray writes included.
+
+        Raises
+        ------
+        PairError
+            Naming pair, offset, expected and found.
+        """
+        ...
+
+    def measure(self, executions: Sequence[Execution]) -> Iterator[Trace]:
+        """Execute in the order given and yield one Trace each, in that order.
+
+        All executions of one call have the same source and destination.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the process and its memory. May be called twice."""
+        ...

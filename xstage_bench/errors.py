@@ -1,0 +1,59 @@
+"""Errors that a user can cause, each with the exit code that a script sees.
+
+Every error says what went wrong, where, and what to type next. Code raises these; only ``cli`` turns them into
+an exit status, so that no traceback reaches a user for anything that a user can cause.
+"""
+
+from __future__ import annotations
+
+
+class XStageError(Exception):
+    """Base of all expected errors.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong and where: one line, no trailing full stop needed.
+    hint : str, optional
+        What to type or change next.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\n  try: {self.hint}"
+
+
+class UsageError(XStageError):
+    """The call cannot be meant as written, or names a path that does not exist (exit 2)."""
+
+    exit_code = 2
+
+
+class DataError(XStageError):
+    """A file exists but its content cannot be used (exit 1)."""
+
+
+class PairError(XStageError):
+    """One ordered pair of GPUs cannot be measured; the others go on (exit 1 at the end)."""
+
+
+class DeviceLost(PairError):
+    """The worker that owns the context hung or died and has been killed; what was measured before stays valid."""
+
+
+class WaivedError(XStageError):
+    """Nothing here can be measured, and the reason is known (exit 3)."""
+
+    exit_code = 3
+
+
+class GateError(XStageError):
+    """A quality gate or a ``check`` rule failed (exit 4)."""
+
+    exit_code = 4

@@ -1,0 +1,80 @@
+"""A Trace says what one execution of a Schedule cost. It is the one output of every device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.schedule import Schedule
+
+#: ``ok`` enters fits. ``warmup``: the first executions after idle, kept and marked. ``throttled``: the SM clock fell below
+#: the run's own level. ``timeout``: a device-side wait ended by its time-out. ``corrupt``: the destination did not hold what was stored.
+Status = Literal["ok", "warmup", "throttled", "timeout", "corrupt"]
+STATUSES: tuple[str, ...] = get_args(Status)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """What one execution of a schedule cost, per burst and producer.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    smids : ndarray of int, shape (K,)
+        The producers, in the order of the last axis of all arrays below.
+    issue_cycles : ndarray of float, shape (N, K)
+        From the producer's first warp's start to its last warp's end, by the SM's own clock64.
+    gap_cycles : ndarray of float, shape (N, K)
+        Measured from the end of the producer's previous burst to the start of this one; NaN for the first burst and for isolated bursts.
+    start_ns, end_ns : ndarray of float, shape (N, K)
+        First warp's start and last warp's end on the common %globaltimer (its tick is in the node's facts), after the schedule's
+        time zero: the alignment deadline (of each burst, when isolated).
+    drain_cycles : ndarray of float, shape (N, K)
+        From the end of issue to the end of a system-scope fence by the storing warps; NaN where none was executed
+        (free and timed schedules fence after their last burst only).
+    sm_clock_mhz : float
+        Measured around the execution: clock64 cycles over %globaltimer time.
+    status : Status
+    detail : str
+        The reason when status is not ``ok``.
+    timeline_cycles : ndarray of float, shape (K, W, stores), optional
+        Only for exemplars: the SM clock at each warp-store of the first burst, after the producer's start. Stamping each
+        store raises its cost (docs/method.md), so values come from executions without it.
+    """
+
+    schedule: Schedule
+    smids: NDArray[np.int64]
+    issue_cycles: NDArray[np.float64]
+    gap_cycles: NDArray[np.float64]
+    start_ns: NDArray[np.float64]
+    end_ns: NDArray[np.float64]
+    drain_cycles: NDArray[np.float64]
+    sm_clock_mhz: float
+    status: Status = "ok"
+    detail: str = ""
+    timeline_cycles: NDArray[np.float64] | None = None
+
+    def summary(self) -> dict[str, NDArray[Any]]:
+        """Reduce over producers: the measured columns of a sample row (docs/file-format.md).
+
+        Returns
+        -------
+        dict of str to ndarray, each of shape (N,)
+            NaN where a quantity was not measured; the record writes it as null.
+        """
+        start = self.start_ns
+        first = start.min(axis=1)
+        return {
+            "issue_mean_cycles": self.issue_cycles.mean(axis=1),
+            "issue_min_cycles": self.issue_cycles.min(axis=1),
+            "issue_max_cycles": self.issue_cycles.max(axis=1),
+            "gap_mean_cycles": self.gap_cycles.mean(axis=1),
+            "start_mean_ns": start.mean(axis=1),
+            "start_skew_ns": start.max(axis=1) - first,
+            "makespan_ns": self.end_ns.max(axis=1) - first,
+            "drain_mean_cycles": self.drain_cycles.mean(axis=1),
+            "drain_max_cycles": self.drain_cycles.max(axis=1),
+        }
