@@ -148,7 +148,9 @@ class Schedule:
         asked = np.asarray(self.producers, dtype=np.int64)
         missing = asked[~np.isin(asked, have)]
         if missing.size:
-            raise UsageError(f"GPU {self.source} has no SM with smid {missing[0]}", f"its {have.size} smids run from {have[0]} to {have[-1]}")
+            raise UsageError(
+                f"GPU {self.source} has no SM with smid {missing[0]}", f"its {have.size} smids run from {have[0]} to {have[-1]}"
+            )
         return asked
 
     def key(self) -> str:
@@ -157,7 +159,8 @@ class Schedule:
             f"{b.bytes},{b.gap_cycles if i and self.start == 'free' else 0},{b.start_ns if self.start == 'timed' else 0}"
             for i, b in enumerate(self.bursts)
         )
-        head = f"{self.source}>{self.destination}|{self.flavour}|{self.layout}|{self.start}|{self.producer_set}|{self.producer_count}|{self.warps}"
+        where = f"{self.source}>{self.destination}|{self.flavour}|{self.layout}|{self.start}"
+        head = f"{where}|{self.producer_set}|{self.producer_count}|{self.warps}"
         return hashlib.blake2b(f"{head}|{bursts}".encode(), digest_size=8).hexdigest()
 
 
