@@ -43,7 +43,7 @@ class PairError(XStageError):
     """One ordered pair of GPUs cannot be measured; the others go on (exit 1 at the end)."""
 
 
-class DeviceLost(PairError):
+class DeviceLostError(PairError):
     """The worker that owns the context hung or died and has been killed; what was measured before stays valid."""
 
 

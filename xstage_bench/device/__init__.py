@@ -62,7 +62,7 @@ class Execution:
 
 
 class Device(Protocol):
-    """What a device must do. All methods may raise `PairError`; after `DeviceLost` the next call starts afresh."""
+    """What a device must do. All methods may raise `PairError`; after `DeviceLostError` the next call starts afresh."""
 
     @property
     def backend(self) -> str:
