@@ -1,0 +1,283 @@
+"""`model.json` and `validation.json` as typed documents. Keys are only ever added, never renamed.
+
+Every fitted number is an `Estimate`; a number that the data does not determine is an Estimate with status ``not_identified``
+and a reason. Lists hold one entry per (K, W) or per K, so that a reader needs no knowledge of key formats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from xstage_bench.errors import DataError
+from xstage_bench.model.estimate import Estimate
+
+SCHEMA_VERSION = 1
+ModelName = Literal["bandwidth_only", "loggp", "burst_gap", "node"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The same three numbers by the paper's recipe (no refit), beside those of the joint fit."""
+
+    t0_cycles: Estimate
+    drain_gb_per_s: Estimate
+    capacity_bytes: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurstGap:
+    """The law of K producers with W warps each: max(T0(n), stalled line) for n warp-stores per warp.
+
+    Parameters
+    ----------
+    producers, warps : int
+    bytes : int
+        Reference burst per producer at which `t0_cycles`, `recovery_gap_cycles` and `peak_backlog_bytes` stand.
+    t0_cycles : Estimate
+        Backpressure-free issue time of the reference burst, mean over producers.
+    drain_gb_per_s : Estimate
+        R, all producers together, by makespan.
+    capacity_bytes, capacity_bytes_per_producer : Estimate
+        Q(K), all producers together, and Q(K) / K.
+    issue_base_cycles, issue_cycles_per_warp_store : Estimate
+        T0(n) = base + slope * n.
+    stalled_cycles_per_warp_store : Estimate
+        Slope of the mean over producers past the knee. It is smaller than K * W * 512 / R where producers are served unequally.
+    knee_bytes : Estimate
+        Burst per producer at which the two lines cross.
+    recovery_gap_cycles : Estimate
+        [V/R - T0]+ of the reference burst.
+    peak_backlog_bytes : Estimate
+        [V - R*T0]+ of the reference burst, all producers together.
+    recipe : Recipe or None
+    median_error, p95_error : float or None
+        |fitted - measured| / measured of the mean issue time over the sizes fitted.
+    sizes, repetitions, processes : int
+        How many burst sizes, valid repetitions of the scarcest of them, and processes entered.
+    """
+
+    producers: int
+    warps: int
+    bytes: int
+    t0_cycles: Estimate
+    drain_gb_per_s: Estimate
+    capacity_bytes: Estimate
+    capacity_bytes_per_producer: Estimate
+    issue_base_cycles: Estimate
+    issue_cycles_per_warp_store: Estimate
+    stalled_cycles_per_warp_store: Estimate
+    knee_bytes: Estimate
+    recovery_gap_cycles: Estimate
+    peak_backlog_bytes: Estimate
+    recipe: Recipe | None = None
+    median_error: float | None = None
+    p95_error: float | None = None
+    sizes: int = 0
+    repetitions: int = 0
+    processes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRate:
+    """R of K producers by each statistic that was measured: they should agree, and where they do not, all are shown.
+
+    `makespan` is the slope of the slowest producer over isolated bursts, pooled over W >= 2; `sustained` one long burst;
+    `zero_gap` the period of zero-gap periodic bursts, over several K/B splits; `mean_slope` the slope of the mean, which overstates R.
+    """
+
+    producers: int
+    makespan: Estimate
+    sustained: Estimate
+    zero_gap: Estimate
+    mean_slope: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedRange:
+    """Lowest and highest value of each axis that the fit has seen, ends included; null where nothing valid was seen."""
+
+    producers: tuple[int, int] | None = None
+    warps: tuple[int, int] | None = None
+    bytes: tuple[int, int] | None = None
+    gap_cycles: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairModel:
+    """All that was fitted for one ordered pair (``"0>1"``), or for the LOCAL control (``"0>0"``), flavour and layout."""
+
+    pair: str
+    flavour: str
+    layout: str
+    burst_gap: list[BurstGap]
+    node: dict[str, Estimate] = field(default_factory=dict)
+    calibrated_range: CalibratedRange = field(default_factory=CalibratedRange)
+    drain: list[DrainRate] = field(default_factory=list)
+
+    @property
+    def is_local(self) -> bool:
+        """True for the LOCAL control."""
+        source, _, destination = self.pair.partition(">")
+        return source == destination
+
+    def find(self, producers: int, warps: int) -> BurstGap | None:
+        """Return the entry of exactly this (K, W), or None."""
+        return next((e for e in self.burst_gap if e.producers == producers and e.warps == warps), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFacts:
+    """What the instrument itself costs: two clock reads around nothing, a system fence with nothing outstanding, the timer's tick."""
+
+    clock_read_cycles: Estimate
+    empty_fence_cycles: Estimate
+    globaltimer_tick_ns: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """`model.json`."""
+
+    schema_version: int
+    backend: str
+    gpu: str
+    sm_clock_mhz: float
+    pairs: list[PairModel]
+    timer: TimerFacts | None = None
+    seed: int = 0
+    resamples: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def find(self, pair: str, flavour: str = "st.v4", layout: str = "contiguous") -> PairModel | None:
+        """Return the model of one pair, flavour and layout, or None."""
+        return next((p for p in self.pairs if (p.pair, p.flavour, p.layout) == (pair, flavour, layout)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueTimeError:
+    """Quantiles of |predicted - measured| / measured over bursts (not over repetitions); null when there were none."""
+
+    median_error: float | None
+    p90_error: float | None
+    p95_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalTimeError:
+    """Quantiles of the error of a schedule's end of its last burst."""
+
+    median_error: float | None
+    p95_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelScore:
+    """One model on the held-out schedules of one pair. `reasons` explains each null, by key."""
+
+    model: ModelName
+    pair: str
+    flavour: str
+    statistic: str
+    n_schedules: int
+    n_bursts: int
+    issue_time: IssueTimeError
+    total_time: TotalTimeError
+    regime_balanced_accuracy: float | None
+    interval_coverage_90: float | None
+    interval_score: float | None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsolatedLaw:
+    """Error of the fitted law max(T0, stalled line) over the burst sizes of one (K, W)."""
+
+    pair: str
+    producers: int
+    warps: int
+    n_points: int
+    median_error: float | None
+    p95_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodicLaw:
+    """Error of max(T0, V/R - G) on stalled points (measured >= 1.1 T0), burst 0 skipped, over schedules of one K."""
+
+    pair: str
+    producers: int
+    n_points: int
+    median_error: float | None
+    p90_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedStall:
+    """Stall or no stall of timed schedules: period in [0.67, 1.5] V/R and more than 5 % away from V/R."""
+
+    pair: str
+    producers: int
+    n_stalled: int
+    n_free: int
+    balanced_accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """`validation.json`."""
+
+    schema_version: int
+    backend: str
+    models: list[ModelScore]
+    isolated_law: list[IsolatedLaw] = field(default_factory=list)
+    periodic_law: list[PeriodicLaw] = field(default_factory=list)
+    timed_stall: list[TimedStall] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What is read first of any document, so that a file of another version is refused by its version, not by its keys."""
+
+    schema_version: int
+
+
+def load_model(path: Path) -> Model:
+    """Read a `model.json`.
+
+    Raises
+    ------
+    UsageError
+        `path` does not exist.
+    DataError
+        Not strict JSON, not a model, or written by a newer version.
+    """
+    from xstage_bench.record.json_file import read_json
+
+    _check_version(path, read_json(path, Header).schema_version)
+    return read_json(path, Model)
+
+
+def load_validation(path: Path) -> Validation:
+    """Read a `validation.json`; errors as `load_model`."""
+    from xstage_bench.record.json_file import read_json
+
+    _check_version(path, read_json(path, Header).schema_version)
+    return read_json(path, Validation)
+
+
+def save(path: Path, document: Model | Validation) -> None:
+    """Write a document strictly and atomically (temporary name, then renamed)."""
+    from xstage_bench.record.json_file import write_json
+
+    write_json(path, document)
+
+
+def _check_version(path: Path, version: int) -> None:
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}",
+            "upgrade xstage-bench" if version > SCHEMA_VERSION else "fit the run again: xstage fit RUN",
+        )
