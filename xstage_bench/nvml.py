@@ -1,0 +1,150 @@
+"""NVML with every question guarded: what a driver cannot answer is null with its reason, never an exception or a made-up value.
+
+NVML creates no CUDA context, so it may be asked before, during and after a measurement. It is passed around as a parameter
+(`nvml`, a module-like object) so that tests can put a recorded node in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: What NVML raises besides its own class: a function that the installed nvidia-ml-py or driver does not know, or a malformed answer.
+_ANSWERS_LACKING = (AttributeError, UnicodeDecodeError, ValueError, TypeError, OSError)
+
+
+class NvmlUnavailable(Exception):  # noqa: N818 - a state of the machine, which callers turn into a reason
+    """NVML cannot be used here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlGpu:
+    """One GPU in NVML's own order. `handle` is null, with the `reason`, when the GPU does not answer."""
+
+    nvml_index: int
+    handle: Any
+    uuid: str | None
+    pci_address: str | None
+    name: str | None
+    reason: str | None = None
+
+
+@contextmanager
+def open_nvml(nvml: Any | None = None) -> Iterator[Any]:
+    """Initialise NVML for the length of a block.
+
+    Parameters
+    ----------
+    nvml : module-like, optional
+        Default: ``pynvml``.
+
+    Yields
+    ------
+    module-like
+        The initialised NVML.
+
+    Raises
+    ------
+    NvmlUnavailable
+        There is no NVML library or no loaded driver here.
+    """
+    if nvml is None:
+        try:
+            import pynvml
+        except ImportError:
+            raise NvmlUnavailable("the package nvidia-ml-py is not installed") from None
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise NvmlUnavailable(f"NVML does not start: {error}") from None
+    try:
+        yield nvml
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def ask(nvml: Any, function: str, *arguments: Any) -> tuple[Any, str | None]:
+    """Call one NVML function by name.
+
+    Returns
+    -------
+    value, reason
+        The answer and None, or None and why there is no answer.
+    """
+    try:
+        value = getattr(nvml, function)(*arguments)
+    except nvml.NVMLError as error:
+        return None, str(error)
+    except _ANSWERS_LACKING as error:
+        return None, f"{function}: {type(error).__name__}"
+    return (value.decode(errors="replace") if isinstance(value, bytes) else value), None
+
+
+def put(into: dict[str, Any], key: str, answer: tuple[Any, str | None], convert: Callable[[Any], Any] | None = None) -> None:
+    """Store an answer of `ask` under `key`; a missing one as null, with its reason under ``unavailable``."""
+    value, reason = answer
+    if reason is None and convert is not None:
+        try:
+            value = convert(value)
+        except _ANSWERS_LACKING as error:
+            value, reason = None, f"unexpected answer: {type(error).__name__}"
+    into[key] = value
+    if reason is not None:
+        into.setdefault("unavailable", {})[key] = reason
+
+
+def ask_field(nvml: Any, handle: Any, field: int, scope: int = 0) -> tuple[int | float | None, str | None]:
+    """Ask for one field value (NVML's numbered counters); `scope` is the link number for the NVLink fields."""
+    values, reason = ask(nvml, "nvmlDeviceGetFieldValues", handle, [(field, scope)])
+    if reason is not None:
+        return None, reason
+    answer = values[0]
+    if answer.nvmlReturn != 0:
+        return None, str(nvml.NVMLError(answer.nvmlReturn))
+    member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}.get(answer.valueType)
+    return (None, f"unknown value type {answer.valueType}") if member is None else (getattr(answer.value, member), None)
+
+
+def list_gpus(nvml: Any) -> list[NvmlGpu]:
+    """All GPUs that NVML knows, in NVML's order (by PCI address), lost ones included."""
+    count, reason = ask(nvml, "nvmlDeviceGetCount")
+    if reason is not None:
+        raise NvmlUnavailable(f"NVML does not count the GPUs: {reason}")
+    gpus = []
+    for index in range(count):
+        handle, reason = ask(nvml, "nvmlDeviceGetHandleByIndex", index)
+        if reason is not None:
+            gpus.append(NvmlGpu(index, None, None, None, None, reason))
+            continue
+        uuid, lost = ask(nvml, "nvmlDeviceGetUUID", handle)
+        pci, _ = ask(nvml, "nvmlDeviceGetPciInfo", handle)
+        name, _ = ask(nvml, "nvmlDeviceGetName", handle)
+        gpus.append(NvmlGpu(index, handle, uuid, None if pci is None else pci_address(pci.busId), name, lost))
+    return gpus
+
+
+def pci_address(bus_id: str | bytes) -> str:
+    """Return a PCI address as ``dddd:bb:dd.f`` in lower case: NVML pads the domain to 8 digits, CUDA to 4."""
+    text = (bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else bus_id).strip().lower()
+    domain, _, rest = text.partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def pci_bus_gpus(sysfs: Path = Path("/sys/bus/pci/devices")) -> list[str]:
+    """PCI addresses of NVIDIA display or 3D controllers, whether or not a driver answers for them.
+
+    A GPU whose driver is not loaded must not look like a machine without GPUs.
+    """
+    found = []
+    with suppress(OSError):
+        for device in sorted(sysfs.iterdir()):
+            with suppress(OSError):
+                vendor, kind = ((device / part).read_text().strip() for part in ("vendor", "class"))
+                if vendor == "0x10de" and kind.startswith("0x03"):
+                    found.append(device.name)
+    return found
