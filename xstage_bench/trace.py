@@ -43,6 +43,9 @@ class Trace:
     timeline_cycles : ndarray of float, shape (K, W, stores), optional
         Only for exemplars: the SM clock at each warp-store of the first burst, after the producer's start. Stamping each
         store raises its cost (docs/method.md), so values come from executions without it.
+    recorded : dict of str to ndarray of shape (N,), optional
+        Only of a replayed run: the summary as it was recorded, which `summary` then returns. The arrays above hold what the
+        run kept per producer, and NaN where it kept nothing.
     """
 
     schedule: Schedule
@@ -56,6 +59,7 @@ class Trace:
     status: Status = "ok"
     detail: str = ""
     timeline_cycles: NDArray[np.float64] | None = None
+    recorded: dict[str, NDArray[Any]] | None = None
 
     def summary(self) -> dict[str, NDArray[Any]]:
         """Reduce over producers: the measured columns of a sample row (docs/file-format.md).
@@ -65,6 +69,8 @@ class Trace:
         dict of str to ndarray, each of shape (N,)
             NaN where a quantity was not measured; the record writes it as null.
         """
+        if self.recorded is not None:
+            return self.recorded
         start = self.start_ns
         first = start.min(axis=1)
         return {

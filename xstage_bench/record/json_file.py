@@ -1,0 +1,104 @@
+"""Strict, typed JSON files: what is written always parses, what is read is checked against a dataclass."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from xstage_bench.errors import DataError, UsageError
+from xstage_bench.record.atomic import write_bytes
+
+T = TypeVar("T")
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def encode_json(obj: Any) -> bytes:
+    """Return `obj` (dataclasses, dicts, lists, scalars) as strict, indented JSON; NaN and infinities become null."""
+    return msgspec.json.format(msgspec.json.encode(_finite(msgspec.to_builtins(obj))), indent=2) + b"\n"
+
+
+def write_json(path: Path, obj: Any) -> None:
+    """Write `obj` to `path` atomically as strict JSON; errors as `atomic.write_bytes`."""
+    write_bytes(path, encode_json(obj))
+
+
+def read_json(path: Path, type: type[T], *, newest: int | None = None) -> T:
+    """Read a strict JSON file into a typed value.
+
+    Parameters
+    ----------
+    path : Path
+    type : type
+        What msgspec shall decode into: a dataclass, or any annotation that it knows.
+    newest : int, optional
+        The newest ``schema_version`` that this program reads.
+
+    Raises
+    ------
+    UsageError
+        `path` does not exist.
+    DataError
+        A folder, not JSON, NaN or Infinity in it, of another schema, or of a newer schema version.
+    """
+    data = read_bytes(path)
+    if not data.strip():
+        raise DataError(f"{path} is empty", "it was not written completely: make it again")
+    if newest is not None:
+        check_version(path, data, newest)
+    try:
+        return msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=type)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {_explain(error, data)}", "mend this place in the file, or make the file again") from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file; UsageError when it does not exist, DataError when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such file", "check the path") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{path} is a folder, not a file", f"name a file in it: ls {path}") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}", "check the path and its permissions") from error
+
+
+def check_version(path: Path, data: bytes, newest: int) -> None:
+    """Raise DataError when `data` states a schema version newer than `newest`; anything else is left to the typed decoder."""
+    try:
+        version = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_Version).schema_version
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return
+    if version > newest:
+        raise DataError(
+            f"{path} has schema version {version}; this xstage-bench reads up to {newest}",
+            "pip install --upgrade xstage-bench, or make it again",
+        )
+    if version < 1:
+        raise DataError(f"{path} has schema version {version}, which never existed", f"use {newest}")
+
+
+def _explain(error: Exception, data: bytes) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
+    if any(word in data for word in (b"NaN", b"Infinity")) and not isinstance(error, msgspec.ValidationError):
+        return f"{error}; NaN and Infinity are not JSON: a missing number is null"
+    if isinstance(error, msgspec.ValidationError):
+        return f"{error}"
+    return f"not JSON ({error})"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
