@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from xstage_bench.errors import UsageError
 from xstage_bench.loader import load_named
+from xstage_bench.record.atomic import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -272,15 +272,3 @@ def draw_figures(
                 written.append(path)
     return written
 
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write to a temporary name in the same folder, flush to disk, rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
