@@ -1,0 +1,98 @@
+"""Compile the kernels of ``cuda/`` to machine code with NVRTC; needs no GPU.
+
+The device, the tests and ``make kernels`` compile through this one function, so what is checked is what runs. CuPy's own disk
+cache ignores files that a source includes; here the key is a hash of the whole folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.errors import XStageError
+
+#: Architectures for which every plain kernel must compile.
+ARCHITECTURES: tuple[str, ...] = ("sm_80", "sm_90", "sm_100")
+
+
+def sources_hash() -> str:
+    """Return 16 hex digits over the names and contents of all files in ``cuda/``."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(asset_dir("cuda").glob("*.cu*")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _cache_dir() -> Path:
+    own = os.environ.get("XSTAGE_CACHE_DIR")
+    shared = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return (Path(own) if own else Path(shared) / "xstage-bench") / "kernels"
+
+
+def compile_kernel(source: str, arch: str, defines: Mapping[str, str] | None = None, *, cache: bool = True) -> bytes:
+    """Compile one file of ``cuda/`` and return its CUBIN.
+
+    Parameters
+    ----------
+    source : str
+        File name, for example ``"burst.cu"``.
+    arch : str
+        Real architecture, for example ``"sm_90"``.
+    defines : mapping of str to str, optional
+        Preprocessor definitions.
+    cache : bool
+        Keep the result under ``$XSTAGE_CACHE_DIR`` (default: the user's cache folder), keyed by the hash of all sources.
+
+    Raises
+    ------
+    XStageError
+        NVRTC is not installed, or rejects the source; the message is its log.
+    """
+    definitions = dict(defines or {})
+    name = hashlib.blake2b(repr((source, arch, sorted(definitions.items()), sources_hash())).encode(), digest_size=12).hexdigest()
+    cached = _cache_dir() / f"{Path(source).stem}-{arch}-{name}.cubin"
+    if cache and cached.is_file():
+        return cached.read_bytes()
+    cubin = _nvrtc(source, arch, definitions)
+    if cache:
+        try:
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            partial = cached.with_suffix(f".{os.getpid()}.tmp")
+            partial.write_bytes(cubin)
+            os.replace(partial, cached)
+        except OSError:
+            pass  # a read-only home costs half a second per start, nothing else
+    return cubin
+
+
+def _nvrtc(source: str, arch: str, definitions: Mapping[str, str]) -> bytes:
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise XStageError("the CUDA compiler library is not installed", "pip install 'xstage-bench[cuda13]' (or cuda12)") from error
+    folder = asset_dir("cuda")
+    code = (folder / source).read_bytes()
+    options = [f"--gpu-architecture={arch}", "-std=c++17", f"--include-path={folder}", *(f"-D{k}={v}" for k, v in definitions.items())]
+
+    def call(result: tuple[object, ...]) -> tuple[object, ...]:
+        if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise XStageError(f"NVRTC failed on {source} for {arch}: {result[0]}", "check that the NVRTC wheel matches the driver")
+        return result[1:]
+
+    (program,) = call(nvrtc.nvrtcCreateProgram(code, source.encode(), 0, [], []))
+    try:
+        status = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            (size,) = call(nvrtc.nvrtcGetProgramLogSize(program))
+            log = b" " * int(size)  # type: ignore[call-overload]
+            call(nvrtc.nvrtcGetProgramLog(program, log))
+            raise XStageError(f"NVRTC rejected {source} for {arch}:\n{log.decode(errors='replace').strip()}", f"fix cuda/{source}")
+        (size,) = call(nvrtc.nvrtcGetCUBINSize(program))
+        cubin = b" " * int(size)  # type: ignore[call-overload]
+        call(nvrtc.nvrtcGetCUBIN(program, cubin))
+        return bytes(cubin)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)

@@ -1,0 +1,193 @@
+"""The cuda device as its callers see it: packs Schedules, hands them to the worker process, and watches over it.
+
+Every wait has a deadline. A worker that outlives it, or dies, is killed; the pair that was under way fails with `DeviceLostError`, and
+the next call starts a new worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections import deque
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from xstage_bench.device import Execution, Gpu, Node
+from xstage_bench.device.cuda import layout, worker
+from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
+from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.trace import Trace
+
+_START_S = 180.0  # contexts on every GPU, first compilation included
+_GRACE_S = 20.0  # over twice the expected duration of a launch: the kernels' own time-outs end well before
+
+
+class CudaDevice:
+    """Real GPUs, in a worker process of their own.
+
+    Parameters
+    ----------
+    process : int
+        Number of this process within the run; a new one has new allocations.
+    """
+
+    backend = "cuda"
+
+    def __init__(self, *, process: int = 0) -> None:
+        self.process = process
+        self._worker: multiprocessing.process.BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self._node: Node | None = None
+        self._tag = process << 24
+        self._level_mhz: dict[int, float] = {}
+
+    def node(self) -> Node:
+        """Describe the GPUs; starts the worker.
+
+        Raises
+        ------
+        WaivedError
+            No CUDA driver, or no GPU.
+        """
+        if self._node is None or self._worker is None:
+            facts = self._start()
+            gpus = tuple(Gpu(**{**g, "smids": tuple(g["smids"])}) for g in facts["gpus"])
+            pairs = tuple((a, b) for a, b in facts["pairs"])
+            unusable = {
+                f"{a.index}>{b.index}": "the driver grants no peer access"
+                for a in gpus
+                for b in gpus
+                if a is not b and (a.index, b.index) not in pairs
+            }
+            self._node = Node(gpus, pairs, facts["timer_tick_ns"], unusable=unusable or None)
+        return self._node
+
+    def verify(self, source: int, destination: int) -> None:
+        """Check every byte of the destination, on the destination, after one burst into poisoned memory."""
+        gpu = self.node().gpus[source]
+        for warps, stores in ((4, 24), (1, 3)):
+            schedule = Schedule((Burst(stores * warps * 512),), gpu.sm_count, warps, source, destination)
+            (batch,) = layout.batches([Execution(schedule)], gpu.smids, gpu.sm_clock_mhz, self._next_tag(1))
+            burst = {"producers": gpu.sm_count, "warps": warps, "stores": stores, "tag": int(batch.items["tag"][0]), "stamps": batch.stamps}
+            self._send("verify", source, destination, _arrays(batch), burst)
+            found = self._receive(source, destination, 10.0)
+            if found["state"] != layout.STATE_DONE:
+                raise PairError(f"pair {source}>{destination}: stores did not complete", "check the fabric manager, IOMMU and ACS settings")
+            if found["mismatches"]:
+                raise PairError(
+                    f"pair {source}>{destination}: {found['mismatches']} of the destination's 16-byte words are wrong, the first at offset "
+                    f"{found['offset']}: expected 0x{found['expected']:08x}, found 0x{found['found']:08x}",
+                    "do not use this link; check peer access, IOMMU and ACS settings, and run 'xstage doctor'",
+                )
+
+    def measure(self, executions: Sequence[Execution]) -> Iterator[Trace]:
+        """Execute in order; one launch runs on the GPU while the one before it is unpacked."""
+        if not executions:
+            return
+        source, destination = executions[0].schedule.source, executions[0].schedule.destination
+        if any((e.schedule.source, e.schedule.destination) != (source, destination) for e in executions):
+            raise ValueError("all executions of one call must have the same source and destination")
+        gpu = self.node().gpus[source]
+        for schedule in {e.schedule for e in executions}:
+            layout.check(schedule, gpu.smids)
+        flying: deque[layout.Batch] = deque()
+        try:
+            for batch in layout.batches(executions, gpu.smids, gpu.sm_clock_mhz, self._next_tag(len(executions))):
+                alone = batch.executions[0].timeline  # the buffer of per-store stamps exists once
+                while flying and alone:
+                    yield from self._collect(flying, source, destination)
+                longest_s = max(layout.duration_s(s, gpu.sm_clock_mhz) for s in {e.schedule for e in batch.executions})
+                self._send("launch", source, destination, _arrays(batch), batch.stamps, longest_s, alone)
+                self._receive(source, destination, sum(b.expected_s for b in flying))
+                flying.append(batch)
+                if len(flying) == 2 or alone:
+                    yield from self._collect(flying, source, destination)
+            while flying:
+                yield from self._collect(flying, source, destination)
+        finally:
+            if flying:  # interrupted with launches under way: their replies would be taken for those of the next call
+                self._kill()
+
+    def _collect(self, flying: deque[layout.Batch], source: int, destination: int) -> list[Trace]:
+        self._send("collect")
+        stamps, verdicts, lines = self._receive(source, destination, sum(b.expected_s for b in flying))
+        batch = flying.popleft()
+        clocks = layout.clocks_mhz(verdicts, len(batch.executions))
+        level = self._level_mhz[source] = max(self._level_mhz.get(source, 0.0), float(np.median(clocks)))
+        return list(layout.unpack(batch, stamps, verdicts, level, lines))
+
+    def close(self) -> None:
+        """End the worker: politely by closing the pipe, then by force."""
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._worker is not None:
+            self._worker.join(5.0)
+            self._kill()
+        self._pipe = self._worker = None
+
+    def _next_tag(self, count: int) -> int:
+        tag, self._tag = self._tag, self._tag + count
+        return tag
+
+    def _start(self) -> dict[str, Any]:
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        self._worker = context.Process(target=worker.main, args=(there,), name=f"xstage-cuda-{self.process}", daemon=True)
+        self._worker.start()
+        there.close()
+        self._pipe = here
+        if not here.poll(_START_S):
+            self._kill()
+            raise XStageError(
+                f"the CUDA worker did not start within {_START_S:.0f} s", "run 'xstage doctor'; try one GPU with CUDA_VISIBLE_DEVICES"
+            )
+        try:
+            status, facts = here.recv()
+        except EOFError:
+            self._kill()
+            raise XStageError("the CUDA worker died while starting", "run with --debug; run 'xstage doctor'") from None
+        if status != "ok":
+            self._kill()
+            if "ModuleNotFoundError" in facts or "ImportError" in facts:
+                raise XStageError(f"the CUDA libraries are not installed: {facts}", "pip install 'xstage-bench[cuda13]' (or cuda12)")
+            raise WaivedError(f"CUDA cannot be used here: {facts}", "run 'xstage doctor'; use --backend sim for a simulated node")
+        return dict(facts)
+
+    def _send(self, *message: Any) -> None:
+        self.node()
+        assert self._pipe is not None
+        with contextlib.suppress(OSError):  # the worker is gone; the receive that follows says so
+            self._pipe.send(message)
+
+    def _receive(self, source: int, destination: int, expected_s: float) -> Any:
+        assert self._pipe is not None
+        pair = f"pair {source}>{destination}"
+        try:
+            if not self._pipe.poll(2 * expected_s + _GRACE_S):
+                self._kill()
+                raise DeviceLostError(
+                    f"{pair}: the GPU did not answer within {2 * expected_s + _GRACE_S:.0f} s and its process was ended",
+                    "likely causes: IOMMU or ACS on the path, a bridge half seated, the fabric manager; run 'xstage doctor'",
+                )
+            status, payload = self._pipe.recv()
+        except (EOFError, OSError):
+            self._kill()
+            raise DeviceLostError(f"{pair}: the process that owns the GPUs died", "see the kernel log (dmesg | grep -i xid)") from None
+        if status != "ok":
+            self._kill()  # a CUDA error is sticky: nothing more can be done in that context
+            raise DeviceLostError(f"{pair}: {payload}", "see the kernel log (dmesg | grep -i xid); run 'xstage doctor'")
+        return payload
+
+    def _kill(self) -> None:
+        if self._worker is not None and self._worker.is_alive():
+            self._worker.kill()
+            self._worker.join(10.0)
+        self._worker = None
+        self._node = None
+
+
+def _arrays(batch: layout.Batch) -> dict[str, Any]:
+    return {"items": batch.items, "bursts": batch.bursts, "producer_of": batch.producer_of}

@@ -1,0 +1,263 @@
+"""The process that owns the CUDA contexts. It receives packed launches and returns what the kernels wrote, nothing else.
+
+It is spawned, never forked, and killed by its parent when a launch outlives its deadline: a hung or faulted context takes this
+process with it and no other. Between launch and join it only uses preallocated buffers, loaded kernels and asynchronous copies, since
+anything else may compile, allocate or synchronise while a kernel spins.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from math import gcd
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.device.cuda import layout
+from xstage_bench.device.cuda.compile import compile_kernel
+
+_THREADS = 512
+_LEAD_NS = 3000  # from the last arrival at the barrier to the common start: enough for its release to reach every SM
+_SPIN_TIMEOUT_NS = 3_000_000_000
+_POISON = 0xA5A5A5A5
+_WINDOW_BYTES = layout.MAX_PRODUCERS * layout.WINDOW_BYTES
+
+
+def main(pipe: Connection) -> None:
+    """Serve requests until the pipe closes. Ctrl-C belongs to the parent, which ends this process by closing the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # lazy loading while another kernel spins dead-locks
+    try:
+        node = _Node()
+        pipe.send(("ok", node.facts()))
+    except Exception as error:
+        pipe.send(("error", f"{type(error).__name__}: {error}"))
+        return
+    handlers: dict[str, Callable[..., Any]] = {"verify": node.verify, "launch": node.launch, "collect": node.collect}
+    while True:
+        try:
+            name, *arguments = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            pipe.send(("ok", handlers[name](*arguments)))
+        except Exception as error:  # reported to the parent, which decides; a sticky CUDA error makes every later call fail too
+            pipe.send(("error", f"{type(error).__name__}: {error}"))
+
+
+class _Node:
+    """All GPUs that this process can see, with their kernels loaded before anything spins."""
+
+    def __init__(self) -> None:
+        from cupy.cuda import runtime
+
+        self._gpus = [_Source(i) for i in range(runtime.getDeviceCount())]
+        self._peers = [
+            (a.index, b.index) for a in self._gpus for b in self._gpus if a is not b and runtime.deviceCanAccessPeer(a.index, b.index)
+        ]
+        for source, destination in self._peers:
+            runtime.setDevice(source)
+            try:
+                runtime.deviceEnablePeerAccess(destination)
+            except runtime.CUDARuntimeError as error:
+                if "AlreadyEnabled" not in str(error):
+                    raise
+        self._flights: list[tuple[_Source, int, int]] = []
+        self._next_slot = 0
+
+    def facts(self) -> dict[str, Any]:
+        return {"gpus": [g.facts() for g in self._gpus], "pairs": self._peers, "timer_tick_ns": self._gpus[0].timer_tick_ns()}
+
+    def verify(self, source: int, destination: int, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
+        return self._gpus[source].verify(self._gpus[destination], arrays, burst)
+
+    def launch(self, source: int, destination: int, arrays: dict[str, NDArray[Any]], stamps: int, longest_s: float, timeline: bool) -> None:
+        gpu = self._gpus[source]
+        slot, self._next_slot = self._next_slot, self._next_slot ^ 1
+        gpu.launch(slot, self._gpus[destination].window(), arrays, stamps, longest_s, timeline)
+        self._flights.append((gpu, slot, stamps))
+
+    def collect(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint32] | None]:
+        gpu, slot, stamps = self._flights.pop(0)
+        return gpu.collect(slot, stamps)
+
+
+class _Source:
+    """One GPU: its kernels, and two slots of buffers so that one launch runs while the one before it is read out."""
+
+    def __init__(self, index: int) -> None:
+        import cupy
+        from cupy.cuda import runtime
+
+        self.index = index
+        self._folder = TemporaryDirectory(prefix="xstage-")
+        self._cupy, self._runtime = cupy, runtime
+        runtime.setDevice(index)
+        self._properties = runtime.getDeviceProperties(index)
+        self._sms = int(self._properties["multiProcessorCount"])
+        arch = f"sm_{self._properties['major']}{self._properties['minor']}"
+        self._burst = self._load("burst.cu", arch, "xstage_burst")
+        self._timeline = self._load("burst.cu", arch, "xstage_burst", XSTAGE_TIMELINE="1")
+        self.poison, self.check, self._tick, self._census = (
+            self._load("verify.cu", arch, f"xstage_{name}") for name in ("poison", "check", "timer_tick", "census")
+        )
+        # More than half of an SM's shared memory: a second CTA cannot join it.
+        self._shared = int(self._properties["sharedMemPerMultiprocessor"]) // 2 + 1024
+        for kernel in (self._burst, self._timeline, self._census):
+            kernel.max_dynamic_shared_size_bytes = self._shared
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._window = runtime.malloc(_WINDOW_BYTES)
+        self._slots = [_Buffers(cupy) for _ in range(2)]
+        self._lines = runtime.malloc(self._sms * 16 * layout.TIMELINE_STORES * 4)
+        self._smids = self._take_census()
+
+    def _load(self, source: str, arch: str, name: str, **defines: str) -> Any:
+        path = Path(self._folder.name) / f"{name}{len(defines)}.cubin"
+        path.write_bytes(compile_kernel(source, arch, defines))
+        module = self._cupy.RawModule(path=str(path), enable_cooperative_groups=name in ("xstage_burst", "xstage_census"))
+        return module.get_function(name)
+
+    def window(self) -> int:
+        """Address of the memory that stores go to: plain cudaMalloc, since memory of an asynchronous pool is not covered by peer access."""
+        return int(self._window)
+
+    def facts(self) -> dict[str, Any]:
+        p = self._properties
+        raw = p["uuid"].hex() if isinstance(p["uuid"], bytes) else bytes(p["uuid"]).hex()
+        clock = p.get("clockRate") or self._runtime.deviceGetAttribute(13, self.index)  # cudaDevAttrClockRate, kHz
+        return {
+            "index": self.index,
+            "name": p["name"].decode(),
+            "uuid": f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:32]}",
+            "pci_address": self._runtime.deviceGetPCIBusId(self.index).lower(),
+            "smids": self._smids,
+            "sm_clock_mhz": clock / 1e3,
+        }
+
+    def _take_census(self) -> list[int]:
+        out = self._cupy.zeros(self._sms, dtype=self._cupy.uint32)
+        self._census((self._sms,), (32,), (out,), shared_mem=self._shared)
+        smids = sorted(int(x) for x in out.get())
+        if len(set(smids)) != self._sms:
+            raise RuntimeError(f"GPU {self.index}: {self._sms} CTAs ran on {len(set(smids))} SMs; one CTA per SM is needed")
+        return smids
+
+    def timer_tick_ns(self) -> float:
+        """Greatest common divisor of the steps of %globaltimer."""
+        self._runtime.setDevice(self.index)
+        out = self._cupy.zeros(256, dtype=self._cupy.uint64)
+        self._tick((1,), (1,), (out, np.uint32(256), np.uint32(1 << 16)))
+        steps = np.diff(out.get().astype(np.int64))
+        return float(gcd(*(int(s) for s in steps))) if steps.any() else 0.0
+
+    def launch(self, slot: int, destination: int, arrays: dict[str, NDArray[Any]], stamps: int, longest_s: float, timeline: bool) -> None:
+        self._runtime.setDevice(self.index)
+        b = self._slots[slot]
+        b.fill(self._runtime, self._stream.ptr, arrays)
+        u32, u64 = np.uint32, np.uint64
+        block = {name: u64(b.device + at) for name, at in b.at.items()}
+        arguments = (
+            block["items"],
+            u32(len(arrays["items"])),
+            block["bursts"],
+            block["producer_of"],
+            u32(arrays["producer_of"].shape[1]),
+            u64(destination),
+            u32(layout.WINDOW_BYTES),
+            u64(b.stamps),
+            block["verdicts"],
+            u64(self._lines),
+            block["control"],
+            u32(_LEAD_NS),
+            u64(_SPIN_TIMEOUT_NS + int(longest_s * 1e9)),
+        )
+        with self._stream:
+            kernel = self._timeline if timeline else self._burst
+            kernel((self._sms,), (_THREADS,), arguments, shared_mem=self._shared)
+        b.timeline = timeline
+        b.read(self._runtime, self._stream.ptr, stamps)
+        b.done.record(self._stream)
+
+    def collect(self, slot: int, stamps: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint32] | None]:
+        b = self._slots[slot]
+        b.done.synchronize()
+        lines = None
+        if b.timeline:
+            lines = np.empty((self._sms, 16, layout.TIMELINE_STORES), np.uint32)
+            self._runtime.memcpy(lines.ctypes.data, self._lines, lines.nbytes, self._runtime.memcpyDeviceToHost)
+        return b.host_stamps[:stamps].copy(), b.host_verdicts().copy(), lines
+
+    def verify(self, destination: _Source, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
+        """Poison the destination, store one burst, and let the destination GPU check every byte of its own memory."""
+        count = np.uint64(_WINDOW_BYTES // 16)
+        grid, block = (self._sms * 4,), (256,)
+        self._runtime.setDevice(destination.index)
+        destination.poison(grid, block, (np.uint64(destination.window()), count, np.uint32(_POISON)))
+        self._runtime.deviceSynchronize()
+        self.launch(0, destination.window(), arrays, burst["stamps"], 1.0, False)
+        _, verdicts, _ = self.collect(0, burst["stamps"])
+        self._runtime.setDevice(destination.index)
+        finding = self._cupy.zeros(layout.FINDING.itemsize, dtype=self._cupy.uint8)
+        shape = (
+            np.uint32(layout.WINDOW_BYTES),
+            *(np.uint32(burst[k]) for k in ("producers", "warps", "stores", "tag")),
+            np.uint32(_POISON),
+        )
+        destination.check(grid, block, (np.uint64(destination._window), count, *shape, finding))
+        found = finding.get().view(layout.FINDING)[0]
+        return {"state": int(verdicts["state"][0]), **{name: int(found[name]) for name in layout.FINDING.names or ()}}
+
+
+class _Buffers:
+    """Preallocated memory of one launch: one block that goes in (and whose verdicts come back), and the stamps."""
+
+    def __init__(self, cupy: Any) -> None:
+        runtime = cupy.cuda.runtime
+        sizes = {
+            "control": layout.CONTROL.itemsize,
+            "verdicts": (layout.MAX_ITEMS + 1) * layout.VERDICT.itemsize,
+            "items": layout.MAX_ITEMS * layout.ITEM.itemsize,
+            "bursts": layout.MAX_BURSTS * layout.BURST.itemsize,
+            "producer_of": layout.MAX_SETS * layout.MAX_PRODUCERS * 2,
+        }
+        self.at: dict[str, int] = {}
+        total = 0
+        for name, size in sizes.items():
+            self.at[name] = total
+            total += -(-size // 256) * 256
+        self.device = runtime.malloc(total)
+        self.stamps = runtime.malloc(layout.MAX_STAMPS * layout.STAMP.itemsize)
+        self._pinned = cupy.cuda.alloc_pinned_memory(total)
+        self._host = np.frombuffer(self._pinned, dtype=np.uint8, count=total)
+        self._pinned_stamps = cupy.cuda.alloc_pinned_memory(layout.MAX_STAMPS * layout.STAMP.itemsize)
+        self.host_stamps = np.frombuffer(self._pinned_stamps, dtype=layout.STAMP, count=layout.MAX_STAMPS)
+        self.done = cupy.cuda.Event(disable_timing=True)
+        self.timeline = False
+        self._items = 0
+
+    def fill(self, runtime: Any, stream: int, arrays: dict[str, NDArray[Any]]) -> None:
+        self._items = len(arrays["items"])
+        self._host[: self.at["items"]] = 0  # control and verdicts
+        for name, array in arrays.items():
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self._host[self.at[name] : self.at[name] + raw.size] = raw
+        runtime.memcpyAsync(self.device, self._host.ctypes.data, self._host.size, runtime.memcpyHostToDevice, stream)
+
+    def read(self, runtime: Any, stream: int, stamps: int) -> None:
+        size = (self._items + 1) * layout.VERDICT.itemsize
+        at = self.at["verdicts"]
+        runtime.memcpyAsync(self._host.ctypes.data + at, self.device + at, size, runtime.memcpyDeviceToHost, stream)
+        if stamps:
+            runtime.memcpyAsync(
+                self.host_stamps.ctypes.data, self.stamps, stamps * layout.STAMP.itemsize, runtime.memcpyDeviceToHost, stream
+            )
+
+    def host_verdicts(self) -> NDArray[Any]:
+        at = self.at["verdicts"]
+        return self._host[at : at + (self._items + 1) * layout.VERDICT.itemsize].view(layout.VERDICT)
