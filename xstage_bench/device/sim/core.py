@@ -1,0 +1,173 @@
+"""From Schedules to the event loop and back: which rows to solve, and which class each producer belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.device.sim.arbiter import Array
+from xstage_bench.device.sim.fluid import ALONE, FREE, TIMED, Rows, Solution, solve
+from xstage_bench.device.sim.port import issue_cycles
+from xstage_bench.device.sim.presets import Groups, Preset
+from xstage_bench.schedule import Schedule
+
+_RULES = {"isolated": ALONE, "free": FREE, "timed": TIMED}
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What multiplies a preset's parameters here and now: the process, the pair's link, the SM clock."""
+
+    link: float = 1.0
+    capacity: float = 1.0
+    clock: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ideal:
+    """The noiseless course of one schedule; cycles after its time zero (after each burst's own start, when isolated).
+
+    `start`, `end`, `backlogged`: shape (N, K); the last is the time from the end of issue until the producer's last byte has drained,
+    NaN where no fence is executed. `free`: shape (N,), the burst's cost without any stall.
+    """
+
+    smids: NDArray[np.int64]
+    start: Array
+    end: Array
+    backlogged: Array
+    free: Array
+
+
+def places(groups: Groups, smids: NDArray[np.int64], *, local: bool) -> NDArray[np.int64]:
+    """Return group, subgroup and neighbour (0 alone in the pair, 1 both) of each producer; shape (3, K).
+
+    Stores to local memory do not pass the tree: all SMs are then in one group.
+    """
+    pair = smids // 2
+    both = (np.isin(smids ^ 1, smids)).astype(np.int64)
+    if local:
+        return np.stack([np.zeros_like(pair), np.zeros_like(pair), both])
+    table = np.zeros((2, 1 + max(p for g in groups for m in g for p in m)), dtype=np.int64)
+    for i, group in enumerate(groups):
+        for j, members in enumerate(group):
+            table[:, list(members)] = [[i], [j]]
+    return np.stack([table[0, pair], table[1, pair], both])
+
+
+def run(preset: Preset, schedules: Sequence[Schedule], conditions: Conditions) -> list[Ideal]:
+    """Solve schedules of one source and destination, all in step.
+
+    Parameters
+    ----------
+    preset : Preset
+    schedules : sequence of Schedule
+    conditions : Conditions
+
+    Returns
+    -------
+    list of Ideal
+    """
+    prepared = [_Prepared.of(preset, s) for s in schedules]
+    jobs = [(p, list(chunk)) for p in prepared for chunk in p.jobs()]
+    rows = _rows(preset, jobs, conditions)
+    solution = solve(rows, preset.group_bytes_per_cycle)
+    out, at = [], 0
+    for p in prepared:
+        n = len(p.jobs())
+        out.append(_collect(p, solution, at))
+        at += n
+    return out
+
+
+@dataclass(slots=True)
+class _Prepared:
+    schedule: Schedule
+    smids: NDArray[np.int64]
+    place: NDArray[np.int64]
+    free: Array
+    members: Array
+
+    @classmethod
+    def of(cls, preset: Preset, schedule: Schedule) -> _Prepared:
+        smids = schedule.smids(range(preset.sm_count))
+        place = places(preset.groups, smids, local=schedule.is_local)
+        members = np.zeros((len(preset.groups), max(map(len, preset.groups)), 2))
+        np.add.at(members, tuple(place), 1.0)
+        return cls(schedule, smids, place, issue_cycles(preset.port, schedule.warps, schedule.stores_per_warp()), members)
+
+    def jobs(self) -> list[range]:
+        """Return the bursts of each row: an isolated burst is a row of its own, since it starts on a drained stage."""
+        n = len(self.schedule.bursts)
+        return [range(i, i + 1) for i in range(n)] if self.schedule.start == "isolated" else [range(n)]
+
+
+def _rows(preset: Preset, jobs: list[tuple[_Prepared, list[int]]], conditions: Conditions) -> Rows:
+    s, n = len(jobs), max(len(bursts) for _, bursts in jobs)
+    load, port, gap, deadline = (np.zeros((n, s)) for _ in range(4))
+    mhz = preset.sm_clock_mhz * conditions.clock
+    for j, (p, bursts) in enumerate(jobs):
+        chosen = [p.schedule.bursts[i] for i in bursts]
+        load[: len(chosen), j] = [b.bytes for b in chosen]
+        port[: len(chosen), j] = p.free[bursts]
+        gap[: len(chosen), j] = [b.gap_cycles for b in chosen]
+        deadline[: len(chosen), j] = [b.start_ns * mhz / 1e3 for b in chosen]
+    local = np.array([p.schedule.is_local for p, _ in jobs])
+    warps = np.array([p.schedule.warps for p, _ in jobs], dtype=float)
+    capacity = np.array([preset.capacity_alone_bytes, preset.capacity_both_bytes]) * conditions.capacity
+    members = np.stack([p.members for p, _ in jobs], axis=-1)
+    return Rows(
+        members=members,
+        capacity=np.broadcast_to(capacity[:, None], members.shape).copy(),
+        load=load,
+        port=port,
+        gap=gap,
+        deadline=deadline,
+        bursts=np.array([len(bursts) for _, bursts in jobs]),
+        rule=np.array([_RULES[p.schedule.start] for p, _ in jobs]),
+        link=np.where(local, preset.local_gb_per_s, preset.link_gb_per_s * conditions.link) / (mhz / 1e3),
+        sm_rate=np.where(local, preset.local_sm_bytes_per_cycle, preset.sm_bytes_per_cycle),
+        latency=preset.latency + preset.latency_per_warp * warps,
+        credit=np.full(s, preset.credit),
+    )
+
+
+def _collect(p: _Prepared, solution: Solution, at: int) -> Ideal:
+    place = tuple(p.place)
+    n = len(p.schedule.bursts)
+    if p.schedule.start == "isolated":
+        start = solution.start[0, :, :, :, at : at + n][place].T
+        end = solution.end[0, :, :, :, at : at + n][place].T
+        left = solution.drained[:, :, :, at : at + n][place].T - end
+    else:
+        start = solution.start[(slice(None, n), *place, at)]
+        end = solution.end[(slice(None, n), *place, at)]
+        left = np.full(start.shape, np.nan)
+        left[-1] = solution.drained[(*place, at)] - end[-1]
+    return Ideal(p.smids, start, end, np.maximum(left, 0.0), p.free)
+
+
+def course_of_first_burst(preset: Preset, schedule: Schedule, conditions: Conditions) -> tuple[float, Array, Array, Array]:
+    """Return how the first burst drains, for a time line.
+
+    Returns
+    -------
+    credit : float
+        Cycles until a drain is known to the SM.
+    capacity : ndarray, shape (K,)
+        Bytes outstanding at most.
+    times : ndarray, shape (events,)
+        Cycles after the burst's start.
+    drained : ndarray, shape (events, K)
+        Bytes of each producer drained by then; linear in between.
+    """
+    p = _Prepared.of(preset, schedule)
+    rows = _rows(preset, [(p, [0])], conditions)
+    rows.deadline[:] = 0.0
+    solution = solve(rows, preset.group_bytes_per_cycle, record=True)
+    assert solution.path is not None
+    times, drained = solution.path
+    place = tuple(p.place)
+    return float(rows.credit[0]), rows.capacity[(*place, 0)], times, drained[(slice(None), *place)]

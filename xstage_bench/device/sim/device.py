@@ -1,0 +1,153 @@
+"""The simulated device: Schedules in, Traces out, through the queueing model of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from xstage_bench.device import Execution, Gpu, Node
+from xstage_bench.device.sim import burst_gap
+from xstage_bench.device.sim.core import Conditions, Ideal, run
+from xstage_bench.device.sim.faults import Faults, raise_if_dropped, raise_if_error_due, raise_if_hanging
+from xstage_bench.device.sim.observe import observe, stream
+from xstage_bench.device.sim.presets import Preset, find_preset
+from xstage_bench.device.sim.timeline import store_times
+from xstage_bench.errors import PairError, UsageError
+from xstage_bench.schedule import Schedule
+from xstage_bench.trace import Trace
+
+_CHUNK = 384  # executions looked ahead: bounds memory, and a batch this wide already hides the cost of a numpy call
+_WARMUP_CLOCK = 0.92  # clocks ramp from 1.82 to 1.98 GHz over the first milliseconds
+
+
+class SimDevice:
+    """A node whose stores pass a queueing model; always labelled simulated.
+
+    Parameters
+    ----------
+    preset : str
+        A key of `PRESETS`, or ``burst-gap``: data of exactly the fitted form, with its truth in `truth`.
+    seed : int
+        Of all noise. The same seed, process, schedule and repetition give the same Trace, whatever else is measured.
+    process : int
+        Which fresh process and allocation this stands for; part of the spread lies between processes.
+    faults : Faults, optional
+
+    Raises
+    ------
+    UsageError
+        Unknown preset, or a negative seed or process.
+    """
+
+    def __init__(self, preset: str = "h200-nv18-x2", *, seed: int = 0, process: int = 0, faults: Faults | None = None) -> None:
+        if seed < 0 or process < 0:
+            raise UsageError(f"seed {seed} and process {process} must not be negative", "use 0 or more")
+        self.truth = burst_gap.BurstGapTruth() if preset == burst_gap.NAME else None
+        self._name = preset
+        self._preset: Preset = find_preset(burst_gap.BASE if self.truth else preset)
+        self._seed, self._process, self._faults = seed, process, faults or Faults()
+        self._count = 0
+        noise = self._preset.noise
+        z = stream(seed, process, "process").standard_normal(2)
+        self._condition = Conditions(1 + noise.process_link * float(z[0]), 1 + noise.process_capacity * float(z[1]))
+
+    @property
+    def backend(self) -> str:
+        """``sim:PRESET``."""
+        return f"sim:{self._name}"
+
+    @property
+    def preset(self) -> Preset:
+        """The parameters in use."""
+        return self._preset
+
+    def node(self) -> Node:
+        """Describe the simulated node."""
+        p, unusable = self._preset, self._faults.unusable or {}
+        gpus = tuple(Gpu(i, p.gpu, tuple(range(p.sm_count)), p.sm_clock_mhz) for i in range(p.gpus))
+        pairs = tuple((a, b) for a in range(p.gpus) for b in range(p.gpus) if a != b and (a, b) not in unusable)
+        reasons = {f"{a}>{b}": reason for (a, b), reason in unusable.items()}
+        return Node(gpus, pairs, p.timer_tick_ns, p.line_rate_gb_per_s, reasons or None)
+
+    def verify(self, source: int, destination: int) -> None:
+        """Raise where stores of this pair hang or are lost (see `Faults`); a healthy pair returns at once.
+
+        Raises
+        ------
+        PairError
+            Naming pair, offset, expected and found.
+        """
+        self._check_pair(source, destination)
+        raise_if_hanging(self._faults, source, destination)
+        word = int(stream(self._seed, source, destination, "verify").integers(1 << 20))
+        raise_if_dropped(self._faults, source, destination, 16 * word, 0xA5000000 | word, 0xDEADBEEF)
+
+    def measure(self, executions: Sequence[Execution]) -> Iterator[Trace]:
+        """Execute in order and yield one Trace each.
+
+        Raises
+        ------
+        PairError
+            An error in the middle of the run, or (`DeviceLostError`) an operation that never completes; Traces before it were yielded.
+        UsageError
+            More producers than SMs, or a GPU that the node lacks.
+        """
+        queue = iter(executions)
+        while chunk := list(islice(queue, _CHUNK)):
+            ideals: dict[tuple[str, float], Ideal] = {}
+            clocks = [self._faults.clock_factor(self._count + i) for i in range(len(chunk))]
+            for clock in dict.fromkeys(clocks):
+                self._solve([e.schedule for e, c in zip(chunk, clocks, strict=True) if c == clock], clock, ideals)
+            for execution, clock in zip(chunk, clocks, strict=True):
+                s = execution.schedule
+                raise_if_hanging(self._faults, s.source, s.destination)
+                raise_if_error_due(self._faults, self._count, s.source, s.destination)
+                self._count += 1
+                yield self._trace(execution, ideals[s.key(), clock], clock)
+
+    def close(self) -> None:
+        """Nothing is held; may be called any number of times."""
+
+    def _check_pair(self, source: int, destination: int) -> None:
+        for gpu in (source, destination):
+            if not 0 <= gpu < self._preset.gpus:
+                raise UsageError(f"there is no GPU {gpu} on {self.backend}", f"its GPUs are 0 to {self._preset.gpus - 1}")
+        reason = (self._faults.unusable or {}).get((source, destination))
+        if reason:
+            raise PairError(f"pair {source}>{destination} cannot be used: {reason}", "choose another pair with --pairs")
+
+    def _conditions(self, schedule: Schedule, clock: float) -> Conditions:
+        link = self._condition.link * self._faults.link_factor(schedule.source, schedule.destination)
+        return replace(self._condition, link=link, clock=clock)
+
+    def _solve(self, schedules: list[Schedule], clock: float, into: dict[tuple[str, float], Ideal]) -> None:
+        by_pair: dict[tuple[int, int], dict[str, Schedule]] = {}
+        for s in schedules:
+            by_pair.setdefault((s.source, s.destination), {})[s.key()] = s
+        for pair, distinct in by_pair.items():
+            self._check_pair(*pair)
+            some = list(distinct.values())
+            conditions = self._conditions(some[0], clock)
+            solved = [burst_gap.course(self.truth, s) for s in some] if self.truth else run(self._preset, some, conditions)
+            into.update({(key, clock): ideal for key, ideal in zip(distinct, solved, strict=True)})
+
+    def _trace(self, execution: Execution, ideal: Ideal, clock: float) -> Trace:
+        s = execution.schedule
+        rng = stream(self._seed, self._process, s.key(), execution.repetition)
+        if self.truth:
+            trace = burst_gap.observe(self.truth, s, ideal, rng)
+        else:
+            trace = observe(self._preset, s, ideal, rng, clock)
+        if execution.timeline:
+            trace = replace(trace, timeline_cycles=store_times(self._preset, s, self._conditions(s, clock)))
+        if (s.source, s.destination) in self._faults.dropped:
+            return replace(trace, status="corrupt", detail="the destination does not hold what was stored (simulated)")
+        if execution.kind == "warmup":
+            ramp = _WARMUP_CLOCK + (1 - _WARMUP_CLOCK) * float(rng.random())
+            return replace(trace, status="warmup", detail="first executions after idle", sm_clock_mhz=round(trace.sm_clock_mhz * ramp, 3))
+        if clock < 1.0:
+            return replace(
+                trace, status="throttled", detail=f"SM clock {trace.sm_clock_mhz:.0f} of {self._preset.sm_clock_mhz:.0f} MHz (simulated)"
+            )
+        return trace

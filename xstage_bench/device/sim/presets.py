@@ -1,0 +1,152 @@
+"""Simulated nodes: every parameter of the queueing model, its unit and where its value comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xstage_bench.device.sim.port import Port
+from xstage_bench.errors import UsageError
+
+#: Pairs of neighbouring smids (pair p is smids 2p and 2p+1) of each group, split into subgroups.
+Groups = tuple[tuple[tuple[int, ...], ...], ...]
+
+
+def _block(first: int, last: int) -> tuple[tuple[int, ...], ...]:
+    return (tuple(range(first, last + 1)),)
+
+
+#: Calibrated: sizes and order are the contiguous partition that fits the recorded spread over producers best.
+H200_GROUPS: Groups = (
+    _block(0, 7), _block(8, 15), _block(16, 21), _block(22, 30), _block(31, 38), _block(39, 43), _block(44, 54), _block(55, 65),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What a system-scope fence costs, in cycles of the SM clock.
+
+    Parameters
+    ----------
+    empty, empty_spread : float
+        With nothing outstanding: the least, and the width above it.
+    remote, local : float
+        Round trip of the last store.
+    per_warp_doubling : float
+        Added for each doubling of the storing warps.
+    local_contention : float
+        Added to `local` when every SM stores.
+    """
+
+    empty: float = 640.0
+    empty_spread: float = 510.0
+    remote: float = 1650.0
+    local: float = 1150.0
+    per_warp_doubling: float = 400.0
+    local_contention: float = 650.0
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How repetitions, processes and producers differ. Fractions are standard deviations of the stalled part of a burst.
+
+    Parameters
+    ----------
+    repetition, producer : float
+        Per execution, and per producer and burst.
+    process_link, process_capacity : float
+        Per process: on the link's rate and on the capacity.
+    port_cycles : float
+        Standard deviation of a burst's issue cost when several warps share the port; one warp alone is exact.
+    spike_chance, spike_cycles : float
+        Per producer and burst: a rare one-sided delay, exponential with this mean.
+    """
+
+    repetition: float = 0.004
+    producer: float = 0.03
+    process_link: float = 0.0015
+    process_capacity: float = 0.003
+    port_cycles: float = 2.0
+    spike_chance: float = 2e-5
+    spike_cycles: float = 3000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A simulated node.
+
+    Parameters
+    ----------
+    name, gpu, provenance : str
+    gpus : int
+        All ordered pairs of them can store to each other.
+    sm_count : int
+    sm_clock_mhz, timer_tick_ns : float
+    line_rate_gb_per_s : float
+        What the links' signalling allows, per direction.
+    link_gb_per_s : float
+        What all producers together drain at, 10^9 bytes per second.
+    sm_bytes_per_cycle, group_bytes_per_cycle : float
+        The most that one SM and one group of SMs pass on to the link.
+    capacity_alone_bytes, capacity_both_bytes : float
+        Bytes that an SM may have outstanding when its neighbour in the pair is idle, and when both produce: part of the buffer is the pair's.
+    local_sm_bytes_per_cycle, local_gb_per_s : float
+        The same for stores to the GPU's own memory.
+    latency, latency_per_warp, credit : float
+        Cycles from a burst's start until its bytes drain, what each warp adds, and the round trip of a credit.
+    groups : Groups
+        The tree of arbiters.
+    """
+
+    name: str
+    gpu: str
+    provenance: str
+    gpus: int = 2
+    sm_count: int = 132
+    sm_clock_mhz: float = 1980.0
+    timer_tick_ns: float = 32.0
+    line_rate_gb_per_s: float = 478.1
+    link_gb_per_s: float = 373.4
+    sm_bytes_per_cycle: float = 25.6
+    group_bytes_per_cycle: float = 1e9
+    capacity_alone_bytes: float = 21500.0
+    capacity_both_bytes: float = 18000.0
+    local_sm_bytes_per_cycle: float = 32.0
+    local_gb_per_s: float = 4840.0
+    latency: float = 100.0
+    latency_per_warp: float = 2.4
+    credit: float = 330.0
+    groups: Groups = H200_GROUPS
+    port: Port = field(default_factory=Port)
+    fence: Fence = field(default_factory=Fence)
+    noise: Noise = field(default_factory=Noise)
+
+
+PRESETS: dict[str, Preset] = {
+    p.name: p
+    for p in (
+        Preset(
+            name="h200-nv18-x2",
+            gpu="NVIDIA H200 (simulated)",
+            provenance="calibrated on results/reference/h200-clean: 2 x H200, NV18, 132 SMs at 1980 MHz, one recorded die and hour",
+        ),
+        Preset(
+            name="h200-nvswitch-x8",
+            gpu="NVIDIA H200 (simulated)",
+            provenance="extrapolated from h200-nv18-x2, never measured: 8 GPUs behind NVSwitch, every pair like the recorded one",
+            gpus=8,
+        ),
+    )
+}
+
+
+def find_preset(name: str) -> Preset:
+    """Return the preset called `name`.
+
+    Raises
+    ------
+    UsageError
+        There is none; the hint lists those there are.
+    """
+    if name not in PRESETS:
+        raise UsageError(f"the simulator has no preset '{name}'", f"use one of: {', '.join([*PRESETS, 'burst-gap'])}")
+    return PRESETS[name]
