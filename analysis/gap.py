@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import Absent, FigureSpec, label, new_figure, series_style
+from xstage_bench.plot import Absent, FigureSpec, label, new_figure, series_style, top_legend
 
 from ._common import bars, drain_ns, free_cycles, isolated_cycles, nearest, pair_label, pick, shown_pair, spread, valid_rows
 
@@ -39,7 +39,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
 
     from matplotlib.ticker import FixedLocator
 
-    figure = new_figure(7.2, 3.8)
+    figure = new_figure(7.2, 3.9, legend_rows=1)
     left, right = figure.subplots(1, 2)
     dense = np.concatenate([[0.0], np.geomspace(0.02, max(1.0, float(rows["gap_us"].max())), 300)])
     for i, size in enumerate(pick(rows["bytes"], SHOWN_SIZES)):
@@ -47,7 +47,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         for axes, column in ((left, "issue_us"), (right, "period_us")):
             table = spread(some, ["gap_us"], column)
             axes.errorbar(table["gap_us"], table["middle"], yerr=bars(table), **{**look, "linestyle": "none"}, elinewidth=0.8)
-        left.plot([], [], **look, label=f"{size / 1e3:.3g} kB per SM")
+        left.plot([], [], **look, label=f"{size / 1e3:.3g} kB/SM")
         free, drain = (None, None) if entry is None else (free_cycles(entry, size, fitted.flavour), drain_ns(entry, size))
         if free is None or drain is None:
             continue
@@ -65,8 +65,8 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         axes.set(yscale="log", xlim=(-0.06, 1.3 * float(dense[-1])), xlabel="gap between bursts G (µs)", ylabel=name)
     left.set_title("max(T0, V/R − G)", fontsize=8, loc="right", color="0.3")
     right.set_title("max(T0 + G, V/R)", fontsize=8, loc="right", color="0.3")
-    left.plot([], [], color="0.3", linewidth=0.8, linestyle=(0, (1, 2)), label="one burst beyond Q: (V − Q)/R")
-    left.legend(loc="lower left")
+    left.plot([], [], color="0.3", linewidth=0.8, linestyle=(0, (1, 2)), label="alone: (V − Q)/R")
+    top_legend(figure, left, SHOWN_SIZES + 1)
     heading = f"Periodic bursts, {producers} SMs × {warps} warps, {pair_label(fitted.pair)}"
     label(figure, run, f"n = {len(rows)} bursts (first after idle left out); bars: 10–90 %", heading)
     return figure
@@ -76,9 +76,10 @@ FIGURE = FigureSpec(
     name="gap",
     title="Issue time and period against the gap",
     caption=(
-        "Left: with no gap a burst costs as long as its bytes take to drain, V/R; useful work in the gap hides that time one for one, until only "
-        "the issue T0 is left. Right: the period stays at V/R until the gap exceeds it, so gaps shorter than that are free. "
-        "A burst larger than Q stalls even alone (dotted). Lines are the law with T0, R and Q from the model, not a fit to these points."
+        "Left: with no gap a burst costs as long as its bytes take to drain, V/R; useful work in the gap hides that time one "
+        "for one, until only the issue T0 is left. Right: the period stays at V/R until the gap exceeds it, so gaps shorter "
+        "than that are free. A burst larger than Q stalls even alone (dotted). Lines are the law with T0, R and Q from the "
+        "model, not a fit to these points."
     ),
     draw=draw,
     order=20,

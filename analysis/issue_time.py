@@ -78,9 +78,9 @@ FIGURE = FigureSpec(
     name="issue_time",
     title="Issue time against burst size",
     caption=(
-        "Each curve is one number of producing SMs. Below its knee (star, with its interval) a burst costs only its own issue, T0; "
-        "beyond it every further byte waits for the link, and the curve turns up to the slope set by the drain rate. "
-        "Lines are the fitted law; the lower panel is what it gets wrong, with 5 % shaded."
+        "Each curve is one number of producing SMs. Below its knee (star, with its interval) a burst costs only its own issue, "
+        "T0; beyond it every further byte waits for the link, and the curve turns up to the slope set by the drain rate. Lines "
+        "are the fitted law; the lower panel is what it gets wrong, with 5 % shaded."
     ),
     draw=draw,
     order=10,

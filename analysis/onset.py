@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import FITTED, Absent, FigureSpec, label, new_figure
+from xstage_bench.plot import FITTED, Absent, FigureSpec, label, new_figure, top_legend
 
 from ._common import drain_ns, free_cycles, pair_label, shown_pair, valid_rows
 
@@ -37,7 +37,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
 
     from matplotlib.colors import LogNorm
 
-    figure = new_figure(7.4, 3.7)
+    figure = new_figure(7.4, 4.0, legend_rows=2)
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     norm = LogNorm(1.0, COLOUR_TOP)
     stalled = points["stall"] >= STALLED_ABOVE
@@ -55,13 +55,14 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     left.plot(size / 1e3, producers * size / rate, color=FITTED, linewidth=1.5, label="predicted onset: period = V/R", zorder=2)
     if np.isfinite(knee) and beyond.any():
         top = 1.5 * float(points["period_us"].max())
-        left.plot([knee / 1e3] * 2, [producers * knee / rate, top], color=FITTED, linewidth=1.5, linestyle="--", label="one burst exceeds Q")
+        edge = {"color": FITTED, "linewidth": 1.5, "linestyle": "--", "label": "predicted: one burst exceeds Q"}
+        left.plot([knee / 1e3] * 2, [producers * knee / rate, top], **edge)
     left.scatter([], [], marker="o", s=20, facecolors="white", edgecolors="0.2", label=f"no stall (below {STALLED_ABOVE} T0)")
     left.scatter([], [], marker="s", s=18, color="#cc7a29", edgecolors="0.2", linewidths=0.4, label="stall")
     if beyond.any():
-        left.scatter([], [], marker="D", s=18, color="#cc7a29", edgecolors="0.2", linewidths=0.4, label="stall, burst beyond the knee")
+        left.scatter([], [], marker="D", s=18, color="#cc7a29", edgecolors="0.2", linewidths=0.4, label="stall, burst exceeds Q")
     left.set(xscale="log", yscale="log", xlabel="burst per producer (kB)", ylabel="period between deadlines (µs)")
-    left.legend(loc="upper left")
+    top_legend(figure, left, 3)
     right.axvline(1.0, color=FITTED, linewidth=1.5, zorder=2)
     right.axhline(STALLED_ABOVE, color="0.5", linewidth=0.8, linestyle=":")
     right.set(xscale="log", yscale="log", xlabel="period / (V/R)", ylabel="issue time / T0, last half of the bursts")
@@ -114,9 +115,10 @@ FIGURE = FigureSpec(
     name="onset",
     title="Backpressure-onset map",
     caption=(
-        "Every point is a schedule of equal bursts on a fixed deadline. Above the red line, period = V/R, the link drains a burst before the next "
-        "and issue is free (circles); below it the backlog grows from burst to burst until issue stalls (squares, darker is worse). "
-        "A burst beyond the knee exceeds Q by itself and stalls at any period (diamonds). Both lines are predicted from T0, R and Q of other probes."
+        "Every point is a schedule of equal bursts on a fixed deadline. Above the red line, period = V/R, the link drains a "
+        "burst before the next and issue is free (circles); below it the backlog grows from burst to burst until issue stalls "
+        "(squares, darker is worse). A burst beyond the knee exceeds Q by itself and stalls at any period (diamonds). Both "
+        "lines are predicted from T0, R and Q of other probes."
     ),
     draw=draw,
     order=30,

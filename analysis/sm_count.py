@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import Absent, FigureSpec, label, new_figure, series_style
+from xstage_bench.plot import Absent, FigureSpec, counted, label, new_figure, series_style
 
 from ._common import interval_bars, pair_label, pick, remote_models
 
@@ -45,7 +45,8 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     line_rate = run.manifest.node.line_rate_gb_per_s
     if line_rate is not None:
         left.axhline(line_rate, color="0.35", linewidth=0.9, linestyle=(0, (6, 2)))
-        left.annotate(f"line rate {line_rate:.0f}", (0.01, line_rate), xycoords=("axes fraction", "data"), fontsize=7, va="bottom", color="0.25")
+        where = {"xycoords": ("axes fraction", "data"), "fontsize": 7, "va": "bottom", "color": "0.25"}
+        left.annotate(f"line rate {line_rate:.0f}", (0.01, line_rate), **where)
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
@@ -56,13 +57,14 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     left.legend(loc="upper left" if local is None else "lower right")
     right.legend(loc="lower right")
     repetitions = max((e.repetitions for e in remote.burst_gap), default=0)
-    label(figure, run, f"n = {repetitions} repetitions; bars: 95 % interval", f"Drain rate and capacity against SM count, {pair_label(remote.pair)}")
+    heading = f"Drain rate and capacity against SM count, {pair_label(remote.pair)}"
+    label(figure, run, f"n = {counted(repetitions, 'repetition')}; bars: 95 % interval", heading)
     return figure
 
 
 def _points(axes: Axes, i: int, values: list[tuple[int, Estimate]], name: str) -> bool:
     """Draw the estimates that have a value; say whether there were any."""
-    have = sorted((k, e) for k, e in values if e.value is not None)
+    have = sorted(((k, e) for k, e in values if e.value is not None), key=lambda item: item[0])
     if not have:
         return False
     estimates = [e for _, e in have]
@@ -77,15 +79,14 @@ def _capacities(axes: Axes, remote: PairModel) -> bool:
     drawn = False
     widths = pick({e.warps for e in remote.burst_gap}, SHOWN_WARPS)
     for i, warps in enumerate(widths):
-        have = sorted(
-            ((e.producers, e.capacity_bytes_per_producer) for e in remote.burst_gap if e.warps == warps and e.capacity_bytes.value is not None),
-            key=lambda item: item[0],
-        )
+        entries = [e for e in remote.burst_gap if e.warps == warps and e.capacity_bytes_per_producer.value is not None]
+        have = [(e.producers, e.capacity_bytes_per_producer) for e in sorted(entries, key=lambda e: e.producers)]
         if not have:
             continue
         at = np.array([k for k, _ in have]) * 1.035 ** (i - (len(widths) - 1) / 2)
         centre = np.array([e.value for _, e in have], dtype=np.float64) / 1e3
-        axes.errorbar(at, centre, yerr=interval_bars([e for _, e in have]) / 1e3, **series_style(i), elinewidth=1.0, capsize=2, label=f"W = {warps}")
+        error = interval_bars([e for _, e in have]) / 1e3
+        axes.errorbar(at, centre, yerr=error, **series_style(i), elinewidth=1.0, capsize=2, label=f"W = {warps}")
         drawn = True
     if not drawn:
         axes.text(0.5, 0.5, "not identified:\nno burst saturated", transform=axes.transAxes, ha="center", va="center", color="0.3")
@@ -97,9 +98,10 @@ FIGURE = FigureSpec(
     name="sm_count",
     title="Drain rate and capacity against SM count",
     caption=(
-        "Left: a few SMs are enough to fill the link; from there R grows little, while the same code writing the GPU's own memory keeps scaling, so the plateau "
-        "belongs to the link. Right: the capacity per SM is nearly the same for every K and W that saturates, so Q is a property of the SM and Q of the GPU is "
-        "K times it. Where nothing saturates there is no Q and no point."
+        "Left: a few SMs are enough to fill the link; from there R grows little, while the same code writing the GPU's own "
+        "memory keeps scaling, so the plateau belongs to the link. Right: the capacity per SM is nearly the same for every K "
+        "and W that saturates, so Q is a property of the SM and Q of the GPU is K times it. Where nothing saturates there is no "
+        "Q and no point."
     ),
     draw=draw,
     order=50,

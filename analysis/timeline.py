@@ -8,7 +8,7 @@ import numpy as np
 
 from xstage_bench.plot import FITTED, Absent, FigureSpec, label, new_figure, series_style
 
-from ._common import pair_label, remote_models, stores_per_warp
+from ._common import Array, pair_label, remote_models, stores_per_warp
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xstage_bench.record.reader import Run
 
 #: Below this share of the knee a burst counts as before the onset, above its inverse as after: the knee itself is rounded.
-CLEAR_OF_KNEE = 0.8
+CLEAR_OF_KNEE = 0.9
 
 
 def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Absent:
@@ -55,10 +55,8 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     return figure
 
 
-def _choose(
-    traces: pd.DataFrame, samples: pd.DataFrame, model: Model
-) -> tuple[PairModel, BurstGap, list[tuple[str, int, np.ndarray[tuple[int, int], np.dtype[np.float64]]]]] | None:
-    """Return the model entry of the most producers traced, and one burst on each side of its knee: (name, bytes, (warps, stores) cycles)."""
+def _choose(traces: pd.DataFrame, samples: pd.DataFrame, model: Model) -> tuple[PairModel, BurstGap, list[tuple[str, int, Array]]] | None:
+    """Return the model entry of the most producers traced, and one burst on each side of its knee: name, bytes, cycles (warps, stores)."""
     facts = samples[samples["burst"] == 0].drop_duplicates(["schedule", "source", "destination"])
     known = traces[["schedule", "source", "destination"]].drop_duplicates().merge(facts, on=["schedule", "source", "destination"])
     for fitted in remote_models(model):
@@ -77,7 +75,7 @@ def _choose(
     return None
 
 
-def _stamps(traces: pd.DataFrame, row: pd.Series) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _stamps(traces: pd.DataFrame, row: pd.Series) -> Array:
     mine = traces[
         (traces["schedule"] == row["schedule"]) & (traces["source"] == row["source"]) & (traces["destination"] == row["destination"])
     ]
@@ -85,12 +83,12 @@ def _stamps(traces: pd.DataFrame, row: pd.Series) -> np.ndarray[tuple[int, int],
     return table.to_numpy(dtype=np.float64)
 
 
-def _draw_burst(left: Axes, right: Axes, i: int, name: str, stamps_us: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
+def _draw_burst(left: Axes, right: Axes, i: int, name: str, stamps_us: Array) -> None:
     look = {k: v for k, v in series_style(i).items() if k != "marker"}
     issued = np.arange(1, stamps_us.shape[1] + 1)
     low, middle, high = np.nanquantile(stamps_us, [0.1, 0.5, 0.9], axis=0)
     left.fill_betweenx(issued, low, high, color=look["color"], alpha=0.2, linewidth=0)
-    left.plot(middle, issued, **look, label=name)
+    left.plot(middle, issued, **look, marker="o", markevery=[-1], markersize=5, label=name)
     if stamps_us.shape[1] < 2:
         return
     low, middle, high = np.nanquantile(np.diff(stamps_us, axis=1), [0.1, 0.5, 0.9], axis=0)
@@ -102,9 +100,9 @@ FIGURE = FigureSpec(
     name="timeline",
     title="Store time line of one burst, before and after onset",
     caption=(
-        "Left: how far the warps have got. A burst below the knee rises at the free issue rate to its end; a larger one follows it until about Q bytes are "
-        "outstanding (red, with its interval) and then advances only as fast as the link drains. Right: the same as time per store. "
-        "Stamping each store adds to its cost, so read shapes here and values elsewhere."
+        "Left: how far the warps have got. A burst below the knee rises at the free issue rate to its end; a larger one follows "
+        "it until about Q bytes are outstanding (red, with its interval) and then advances only as fast as the link drains. "
+        "Right: the same as time per store. Stamping each store adds to its cost, so read shapes here and values elsewhere."
     ),
     draw=draw,
     order=40,

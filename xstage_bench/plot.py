@@ -19,6 +19,7 @@ from xstage_bench.loader import load_named
 from xstage_bench.record.atomic import write_bytes
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from xstage_bench.model.document import Model, Validation
@@ -108,8 +109,8 @@ def style() -> dict[str, Any]:
     }
 
 
-def new_figure(width: float = 6.4, height: float = 4.0) -> Figure:
-    """Return an empty figure in inches, with room for the heading and for the label below."""
+def new_figure(width: float = 6.4, height: float = 4.0, *, legend_rows: int = 0) -> Figure:
+    """Return an empty figure in inches, with room for the heading, for a legend below it, and for the label at the foot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -117,7 +118,7 @@ def new_figure(width: float = 6.4, height: float = 4.0) -> Figure:
     FigureCanvasAgg(figure)
     engine = figure.get_layout_engine()
     if engine is not None:
-        foot, head = 0.24 / height, 0.30 / height
+        foot, head = 0.24 / height, (0.30 + 0.17 * legend_rows) / height
         engine.set(rect=(0.008, foot, 0.984, 1 - foot - head))  # type: ignore[call-arg]
     return figure
 
@@ -147,10 +148,25 @@ def label(figure: Figure, run: Run, n: int | str, heading: str = "") -> None:
         figure.text(1 - 0.12 / width, 1 - 0.1 / height, "SIMULATED", fontsize=8, fontweight="bold", ha="right", va="top", bbox=box)
 
 
+def top_legend(figure: Figure, axes: Axes, columns: int) -> None:
+    """Put the legend of `axes` between heading and axes, for a figure made with `legend_rows`."""
+    handles, names = axes.get_legend_handles_labels()
+    width, height = figure.get_size_inches()
+    where = (0.1 / width, 1 - 0.30 / height)
+    figure.legend(
+        handles, names, loc="upper left", bbox_to_anchor=where, ncols=columns, borderaxespad=0.0, columnspacing=1.4, borderpad=0.0
+    )
+
+
 def gpu_names(run: Run) -> str:
     """Return the GPUs of a run as "2 x NVIDIA H200"; different models are joined."""
     names = [g.name for g in run.manifest.node.gpus]
     return " + ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names)) or "no GPU recorded"
+
+
+def counted(n: int, noun: str) -> str:
+    """Return "1 pair" or "12 345 pairs"."""
+    return f"{thousands(n)} {noun}{'' if n == 1 else 's'}"
 
 
 def thousands(n: int) -> str:
@@ -194,11 +210,25 @@ def render_figures(
     for name in wanted:
         if name not in specs:
             raise UsageError(f"there is no figure '{name}'", f"use one of: {', '.join(specs)}")
-    drawn = []
+    drawn, run = [], _read_once(run)
     for name in wanted:
         with _settings(style()):
             drawn.append(_draw(specs[name], run, model, validation))
     return drawn
+
+
+def _read_once(run: Run) -> Run:
+    """Return the run with tables that are read on first use and then kept: ten figures ask for them, and none changes them."""
+    kept: dict[str, Any] = {}
+
+    class Kept:
+        folder, manifest, name = run.folder, run.manifest, run.name
+
+        def __getattr__(self, table: str) -> Any:
+            read = getattr(run, table)
+            return lambda: kept[table] if table in kept else kept.setdefault(table, read())
+
+    return cast("Run", Kept())
 
 
 @contextmanager
@@ -271,4 +301,3 @@ def draw_figures(
                 write_bytes(path, image_bytes(drawn, fmt))
                 written.append(path)
     return written
-
