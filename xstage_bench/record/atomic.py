@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from xstage_bench.errors import UsageError, XStageError
 
 _SUFFIX = ".tmp"
 
 
-def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Write `data` to `path`, all or nothing.
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when the block ends well, and vanishes when it does not.
 
     Parameters
     ----------
     path : Path
         Replaced when it exists; its folder must exist.
-    data : bytes or memoryview
 
     Raises
     ------
@@ -28,15 +32,23 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_SUFFIX}")
     try:
-        _write_through(temporary, memoryview(data))
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
         _sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise write_error(path, error) from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        _discard(temporary)
+        if isinstance(error, OSError):
+            raise write_error(path, error) from error
         raise
+
+
+def write_bytes(path: Path, data: bytes | memoryview) -> None:
+    """Write `data` to `path`, all or nothing; errors as `replacing`."""
+    with replacing(path) as file:
+        file.write(data)
 
 
 def write_error(path: Path, error: OSError) -> XStageError:
@@ -45,7 +57,9 @@ def write_error(path: Path, error: OSError) -> XStageError:
         return UsageError(f"{path.parent}: no such folder, so {path.name} cannot be written", f"mkdir -p {path.parent}")
     if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
         return UsageError(f"{path}: {error.strerror}", "name another file")
-    hint = "free some space or write elsewhere" if error.errno in (28, 122) else "write to a folder that you may write to"
+    hint = (
+        "free some space or write elsewhere" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "write to a folder that you may write to"
+    )
     return XStageError(f"cannot write {path}: {error.strerror or error}", hint)
 
 
@@ -53,18 +67,15 @@ def remove_leftovers(folder: Path) -> int:
     """Remove the temporary files that a killed process left in `folder`; return how many there were."""
     stale = list(folder.glob(f".*{_SUFFIX}"))
     for path in stale:
-        path.unlink(missing_ok=True)
+        _discard(path)
     return len(stale)
 
 
-def _write_through(path: Path, data: memoryview) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+def _discard(path: Path) -> None:
     try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        path.unlink()
+    except OSError:
+        return  # never made, or on a disk that takes no change at all
 
 
 def _sync_folder(folder: Path) -> None:

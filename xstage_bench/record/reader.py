@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -38,28 +40,37 @@ class Run:
         DataError
             A part is not Parquet, cut short, or of another schema; the message names the file.
         """
-        return self._frame("samples", [self.folder / SAMPLES_FOLDER / part_name(n) for n in self._committed()])
+        return self._frame("samples")
 
     def producers(self) -> pd.DataFrame:
         """Return one row per producer and burst of those executions that kept them; errors as `samples`."""
-        kept = set(part_numbers(self.folder / PRODUCERS_FOLDER))
-        return self._frame("producers", [self.folder / PRODUCERS_FOLDER / part_name(n) for n in self._committed() if n in kept])
+        return self._frame("producers")
 
     def traces(self) -> pd.DataFrame:
         """Return one row per store of the exemplars; empty when the run recorded none; errors as `samples`."""
-        path = self.folder / TRACES_NAME
-        return self._frame("traces", [path] if path.exists() else [])
+        return self._frame("traces")
 
-    def _committed(self) -> list[int]:
-        return part_numbers(self.folder / SAMPLES_FOLDER)
+    def arrow_parts(self, table: str) -> Iterator[Any]:
+        """Yield the pyarrow Tables of ``"samples"``, ``"producers"`` or ``"traces"`` one after the other; errors as `samples`."""
+        for path in self._paths(table):
+            yield read_table(path, COLUMNS[table])
 
-    def _frame(self, table: str, paths: list[Path]) -> pd.DataFrame:
+    def _paths(self, table: str) -> list[Path]:
+        if table == "traces":
+            path = self.folder / TRACES_NAME
+            return [path] if path.exists() else []
+        # A samples part commits the producers part of its number: one without the other is what a kill left.
+        committed = part_numbers(self.folder / SAMPLES_FOLDER)
+        if table == "samples":
+            return [self.folder / SAMPLES_FOLDER / part_name(n) for n in committed]
+        kept = set(part_numbers(self.folder / PRODUCERS_FOLDER))
+        return [self.folder / PRODUCERS_FOLDER / part_name(n) for n in committed if n in kept]
+
+    def _frame(self, table: str) -> pd.DataFrame:
         import pyarrow as pa
 
-        columns = COLUMNS[table]
-        pieces = [read_table(path, columns) for path in paths]
-        joined = pa.concat_tables(pieces) if pieces else arrow_schema(columns, dictionary=False).empty_table()
-        return cast("pd.DataFrame", joined.to_pandas())
+        empty = arrow_schema(COLUMNS[table], dictionary=False).empty_table()
+        return cast("pd.DataFrame", pa.concat_tables([empty, *self.arrow_parts(table)]).to_pandas())
 
 
 def load_run(path: Path | str) -> Run:
@@ -101,25 +112,37 @@ def schedules_of(samples: pd.DataFrame) -> dict[str, Schedule]:
         The rows of a schedule describe none, or one with another key.
     """
     rows = samples.drop_duplicates(["schedule", "burst"]).sort_values(["schedule", "burst"], kind="stable")
-    found = {str(key): _schedule(str(key), group) for key, group in rows.groupby("schedule", sort=False)}
+    # Plain lists: a DataFrame per schedule would take seconds for a full profile.
+    values = {name: rows[name].fillna(0).tolist() if name in ("gap_cycles", "start_ns") else rows[name].tolist() for name in _DESCRIBE}
+    keys = values["schedule"]
+    edges = [0, *(i for i in range(1, len(keys)) if keys[i] != keys[i - 1]), len(keys)] if keys else [0]
+    found = {keys[a]: _schedule({name: column[a:b] for name, column in values.items()}) for a, b in itertools.pairwise(edges)}
     return {key: found[key] for key in map(str, samples["schedule"].drop_duplicates())}
 
 
-def _schedule(key: str, rows: pd.DataFrame) -> Schedule:
-    head: dict[Any, Any] = rows.iloc[0].to_dict()
-    if rows["burst"].tolist() != list(range(int(head["bursts"]))):
+_DESCRIBE = (
+    *("schedule", "source", "destination", "flavour", "layout", "start", "producers", "producer_set", "warps"),
+    *("burst", "bursts", "bytes", "gap_cycles", "start_ns"),
+)
+
+
+def _schedule(rows: dict[str, list[Any]]) -> Schedule:
+    head = {name: values[0] for name, values in rows.items()}
+    key = head["schedule"]
+    if rows["burst"] != list(range(head["bursts"])):
         raise DataError(f"schedule {key}: rows of its {head['bursts']} bursts are missing", "use whole executions of an undamaged run")
-    gaps, starts = rows["gap_cycles"].fillna(0), rows["start_ns"].fillna(0)
     try:
         schedule = Schedule(
-            bursts=tuple(Burst(int(b), int(g), int(s)) for b, g, s in zip(rows["bytes"], gaps, starts, strict=True)),
-            producers=_producers(str(head["producer_set"]), int(head["producers"])),
-            warps=int(head["warps"]),
-            source=int(head["source"]),
-            destination=int(head["destination"]),
-            start=cast("StartRule", str(head["start"])),
-            flavour=str(head["flavour"]),
-            layout=str(head["layout"]),
+            bursts=tuple(
+                Burst(int(b), int(g), int(s)) for b, g, s in zip(rows["bytes"], rows["gap_cycles"], rows["start_ns"], strict=True)
+            ),
+            producers=_producers(head["producer_set"], head["producers"]),
+            warps=head["warps"],
+            source=head["source"],
+            destination=head["destination"],
+            start=cast("StartRule", head["start"]),
+            flavour=head["flavour"],
+            layout=head["layout"],
         )
     except (XStageError, ValueError) as error:
         raise DataError(
