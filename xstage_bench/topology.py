@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from xstage_bench.device import Node
 from xstage_bench.links import active_links, line_rate_gb_per_s, read_links
 from xstage_bench.nvml import NvmlGpu, NvmlUnavailable, ask, list_gpus, open_nvml, pci_bus_gpus
 from xstage_bench.visible import cuda_enumeration, visible_gpus
@@ -50,7 +51,7 @@ class Connection:
     source: int
     destination: int
     label: str
-    links: int
+    links: int | None
     usable: bool
     reason: str | None = None
 
@@ -127,6 +128,24 @@ def read_topology(
         on_bus = bus()
         unseen = f"{len(on_bus)} NVIDIA GPU(s) on the PCI bus ({', '.join(on_bus[:4])}) but {error}" if on_bus else None
         return Topology((), (), (str(error),), nvml=False, unseen=unseen)
+
+
+def from_node(node: Node) -> Topology:
+    """Return the topology of a device that knows only which pairs exist (the simulator, a replayed run)."""
+    gpus = tuple(TopologyGpu(g.index, g.index, g.name, g.uuid, g.pci_address, 0, 0, node.line_rate_gb_per_s) for g in node.gpus)
+    unusable = node.unusable or {}
+    connections = []
+    for a, b in ((a.index, b.index) for a in node.gpus for b in node.gpus if a.index != b.index):
+        usable = (a, b) in node.pairs
+        reason = None if usable else unusable.get(f"{a}>{b}", "not measured")
+        connections.append(Connection(a, b, "peer" if usable else "none", None, usable, reason))
+    return Topology(gpus, tuple(connections), nvml=False)
+
+
+def matrix(topology: Topology) -> list[list[str]]:
+    """Return the labels by source and destination, ``-`` on the diagonal; an unusable pair's label carries ``!``."""
+    label = {(c.source, c.destination): c.label + ("" if c.usable else "!") for c in topology.connections}
+    return [[label.get((a.index, b.index), "-") for b in topology.gpus] for a in topology.gpus]
 
 
 def _unseen(everything: list[NvmlGpu], seen: tuple[NvmlGpu, ...], lost: list[str]) -> str | None:

@@ -1,6 +1,88 @@
-"""The command line: one verb per file, no logic."""
+"""The command line: one verb per file, no logic. Here only: from words to an exit status.
+
+Codes: 0 ok; 1 error, also when some pairs failed or a file's content is unusable; 2 usage, also a path that does not exist;
+3 waived, nothing here can be measured; 4 a quality gate failed; 130 SIGINT; 141 the reader of stdout went away; 143 SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from xstage_bench.cli.group import BROKEN_PIPE, INTERRUPTED, Stopped, Terminated, xstage
+from xstage_bench.cli.output import fail
+from xstage_bench.errors import XStageError
+
+_USAGE, _ERROR = 2, 1
 
 
-def main() -> None:
-    """Run ``xstage``."""
-    raise NotImplementedError
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run ``xstage`` and end the process with its exit status."""
+    with contextlib.suppress(ValueError):  # not in the main thread: then SIGTERM is the host program's business
+        signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run ``xstage`` and return its exit status; no exception leaves but SystemExit from shell completion.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        Without the program's name.
+    """
+    words = list(argv)
+    code = _run(words)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = BROKEN_PIPE
+    if code == BROKEN_PIPE:
+        with contextlib.suppress(OSError, ValueError):  # else the interpreter complains when it flushes stdout at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _run(words: list[str]) -> int:
+    as_json = "--json" in words
+    try:
+        status = xstage.main(words, prog_name="xstage", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except Stopped as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt) as stop:
+        return 128 + signal.SIGTERM if isinstance(stop.__cause__ or stop, Terminated) else INTERRUPTED
+    except BrokenPipeError:
+        return BROKEN_PIPE
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "xstage"
+        return fail(_USAGE, error.format_message(), f"{where} --help", as_json)
+    except XStageError as error:
+        _trace(words)
+        return fail(error.exit_code, error.message, error.hint, as_json)
+    except MemoryError:
+        return fail(_ERROR, "out of memory", "measure less: --quick, --only PROBE or --pairs", as_json)
+    except OSError as error:
+        _trace(words)
+        return fail(_ERROR, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", None, as_json)
+    except Exception as error:
+        _trace(words)
+        text = " ".join(str(error).split())
+        return fail(_ERROR, f"internal error, {type(error).__name__}: {text}", "run it again with --debug and report that", as_json)
+
+
+def _trace(words: list[str]) -> None:
+    if "--debug" in words:
+        traceback.print_exc()
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated

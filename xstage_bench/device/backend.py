@@ -66,11 +66,12 @@ def resolve_backend(
     pairs = node.usable_pairs()
     if pairs:
         if not has_cupy():
-            raise WaivedError("GPUs are here but CuPy is not installed", "pip install 'xstage-bench[cuda13]' (driver 580 or later, else cuda12)")
+            raise WaivedError("GPUs are here but CuPy is not installed", "pip install 'xstage-bench[cuda13]' (drivers before 580: cuda12)")
         return BackendChoice("cuda", "asked for" if kind == "cuda" else f"{len(pairs)} usable pairs of GPUs", False)
     if kind == "auto" and not node.gpus and node.unseen is None:
         return BackendChoice(f"sim:{DEFAULT_PRESET}", f"no GPU here ({node.why_not()})", True)
-    raise WaivedError(f"no pair of GPUs can be measured here: {node.why_not()}", "xstage topo shows the links; --backend sim runs a simulated node")
+    hint = "xstage topo shows the links; --backend sim runs a simulated node"
+    raise WaivedError(f"no pair of GPUs can be measured here: {node.why_not()}", hint)
 
 
 def open_device(choice: BackendChoice, *, seed: int = 0, process: int = 0) -> Device:

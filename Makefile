@@ -1,0 +1,38 @@
+# Everything sets itself up: `make profile` and `make test` work on a fresh clone. Needs Python >= 3.11.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
+
+.PHONY: setup profile test lint kernels figures bench
+
+setup: $(VENV)/.dev
+
+profile: $(VENV)/.base
+	$(PY) -m xstage_bench profile $(ARGS)
+
+test: $(VENV)/.dev
+	$(PY) -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check . && $(VENV)/bin/mypy
+
+kernels: $(VENV)/.dev
+	$(PY) scripts/compile_kernels.py
+
+figures: $(VENV)/.base
+	$(PY) -m xstage_bench report $(patsubst %/manifest.json,%,$(RUN))
+
+bench: $(VENV)/.dev
+	set -e; for script in bench/*.py; do echo "== $$script"; $(PY) $$script; done
+
+$(PY):
+	$(if $(PYTHON),$(PYTHON) -m venv $(VENV),$(error Python 3.11 or later is needed: make PYTHON=/path/to/python3))
+
+# The extra that fits the driver (none without one); done again only when pyproject.toml changes.
+$(VENV)/.base: pyproject.toml | $(PY)
+	$(PIP) -e ".$$($(PY) scripts/cuda_extra.py)" && touch $@
+
+$(VENV)/.dev: pyproject.toml | $(PY)
+	$(PIP) -e ".[dev]" && touch $@

@@ -1,0 +1,34 @@
+"""``xstage doctor``: can this machine be measured, and what would spoil a number."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from xstage_bench.cli.options import common
+from xstage_bench.cli.output import Output, table
+
+WAIVED = 3
+
+
+@click.command("doctor", short_help="Check this machine.")
+@common
+def command(out: Output) -> int:
+    """Check whether this machine's GPUs can be measured, and what would spoil a number.
+
+    Exit 0 when a pair of GPUs can be measured, with warnings or without; 3 when none can.
+    """
+    from xstage_bench.doctor import can_measure, examine
+    from xstage_bench.environment import snapshot
+    from xstage_bench.topology import read_topology
+
+    environment = snapshot()
+    findings = examine(read_topology(), environment)
+    measurable = can_measure(findings)
+    text = table(["", "check", "finding"], [[f.status, f.check, f.detail] for f in findings])
+    hints = "".join(f"\n  {f.check}: try: {f.hint}" for f in findings if f.hint and f.status != "ok")
+    verdict = "A pair of GPUs can be measured here." if measurable else "No pair of GPUs can be measured here."
+    document = {"measurable": measurable, "findings": [asdict(f) for f in findings], "environment": environment}
+    out.result(document, f"{text}{hints}\n{verdict}")
+    return 0 if measurable else WAIVED

@@ -1,0 +1,31 @@
+"""``xstage export``: the samples of a run folder for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from xstage_bench.cli.options import FILE, common
+from xstage_bench.cli.output import STDOUT, Output
+from xstage_bench.errors import UsageError
+
+FORMATS = ("json", "csv")
+
+
+@click.command("export", short_help="Write samples as JSON or CSV.")
+@click.argument("run", type=FILE)
+@click.option("--format", "fmt", type=click.Choice(FORMATS), default="json", show_default=True)
+@click.option("--out", "path", type=FILE, default=STDOUT, metavar="FILE", help="Default: -, stdout.")
+@common
+def command(out: Output, run: Path, fmt: str, path: Path) -> int:
+    """Write the samples of RUN as one strict JSON object or as CSV."""
+    from xstage_bench.record.export import export_run
+    from xstage_bench.record.reader import load_run
+
+    if out.json and path == STDOUT and fmt != "json":
+        raise UsageError("--json and CSV on stdout exclude each other", "--format json, or --out FILE")
+    export_run(load_run(run), fmt, "-" if path == STDOUT else path)
+    if path != STDOUT:
+        out.result({"run": str(run), "format": fmt, "file": str(path)}, str(path))
+    return 0

@@ -1,0 +1,91 @@
+"""The group of verbs. A verb's module is imported only when the verb is called, so that ``xstage --help`` stays fast."""
+
+from __future__ import annotations
+
+import difflib
+import signal
+from importlib import import_module
+from typing import Any
+
+import click
+
+from xstage_bench import __version__
+
+#: Every verb, in the order of ``--help``, with its one line; ``xstage_bench.cli.VERB`` defines ``command``.
+VERBS: dict[str, str] = {
+    "profile": "Profile this node: doctor, topology, probes, fit, validation, figures, report.",
+    "doctor": "Check whether this machine can be measured, and what would spoil a number.",
+    "topo": "Show the GPUs, the links between them and the pairs that can be measured.",
+    "probes": "List the probes.",
+    "plan": "Show what a run would measure and how long it would take.",
+    "run": "Measure, and write a run folder.",
+    "fit": "Fit the Burst-Gap model to a run folder; writes model.json.",
+    "validate": "Judge the model on the held-out schedules; writes validation.json.",
+    "predict": "Predict the issue times of a schedule file with a fitted model.",
+    "report": "Draw the figures and write one self-contained HTML page.",
+    "export": "Write the samples of a run folder as JSON or CSV.",
+}
+INTERRUPTED = 128 + signal.SIGINT
+BROKEN_PIPE = 128 + 13
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: everything that keeps what was measured on Ctrl-C keeps it now too."""
+
+
+class Stopped(Exception):  # noqa: N818 - not an error of the program
+    """The verb ended early for an outside reason that needs no message."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+class LazyGroup(click.Group):
+    """A click group that knows its verbs by name and line, and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of `VERBS`."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one verb."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"xstage_bench.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb, or name the nearest one."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            raise click.UsageError(f"no verb '{args[0]}'" + (f"; did you mean '{near[0]}'?" if near else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of verbs without importing them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the verb; a signal or a closed pipe becomes `Stopped` before click turns it into an exit status of its own."""
+        try:
+            return super().invoke(ctx)
+        except Terminated:
+            raise Stopped(128 + signal.SIGTERM) from None
+        except KeyboardInterrupt:
+            raise Stopped(INTERRUPTED) from None
+        except BrokenPipeError:
+            raise Stopped(BROKEN_PIPE) from None
+
+
+_EPILOG = "Exit codes: 0 ok, 1 error, 2 usage, 3 nothing here can be measured, 4 a gate failed, 130 interrupted, 143 terminated."
+
+
+@click.group("xstage", cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="xstage")
+def xstage() -> None:
+    """Measure what happens to a GPU's remote stores after they are issued.
+
+    Three numbers for each pair of GPUs: issue time T0, drain rate R, outstanding capacity Q.
+    """

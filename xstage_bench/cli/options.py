@@ -1,0 +1,109 @@
+"""Options that several verbs share, and the types of their values."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xstage_bench.cli.output import Output
+
+if TYPE_CHECKING:
+    from xstage_bench.runner import Options
+
+Verb = Callable[..., Any]
+FILE = click.Path(path_type=Path)
+
+
+def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Click callback: a finite, positive number of seconds (click's own range lets NaN through)."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        raise click.BadParameter(f"'{value}' is not a number of seconds", ctx, param) from None
+    if not (math.isfinite(number) and number > 0):
+        raise click.BadParameter(f"'{value}' is not a positive, finite number of seconds", ctx, param)
+    return number
+
+
+def ordered_pairs(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[tuple[int, int], ...] | None:
+    """Click callback: ordered pairs of GPU indices, ``0:1,1:0``; ``0>1`` is understood too (quote it from the shell)."""
+    if value is None:
+        return None
+    pairs = []
+    for part in value.split(","):
+        ends = part.strip().replace(">", ":").split(":")
+        if len(ends) != 2 or not all(end.isascii() and end.isdecimal() for end in ends):
+            raise click.BadParameter(f"'{part}' is not SOURCE:DESTINATION, for example 0:1", ctx, param)
+        pairs.append((int(ends[0]), int(ends[1])))
+    return tuple(dict.fromkeys(pairs))
+
+
+def common(verb: Verb) -> Verb:
+    """Add ``--json`` and ``--debug``; the verb receives an `Output` as its first argument."""
+
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object alone on stdout.")
+    @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+    @functools.wraps(verb)
+    def wrapped(*args: Any, as_json: bool, debug: bool, **kwargs: Any) -> Any:
+        _log_to_stderr(debug)
+        return verb(Output(as_json), *args, **kwargs)
+
+    return wrapped
+
+
+def backend(verb: Verb) -> Verb:
+    """Add ``--backend``."""
+    words = "auto, cuda, sim[:PRESET] or replay:WHERE. auto: GPUs where a pair can be measured, the simulator only where there is no GPU."
+    return click.option("--backend", "spec", default="auto", show_default=True, metavar="BACKEND", help=words)(verb)
+
+
+def measuring(verb: Verb) -> Verb:
+    """Add the options that decide what is measured."""
+    for option in reversed(
+        [
+            click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help="Only these ordered pairs: 0:1,1:0."),
+            click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated."),
+            click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
+            click.option("--quick", is_flag=True, help="Fewer sizes and repetitions."),
+            click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of every random choice."),
+            click.option("--probe-path", type=FILE, multiple=True, metavar="DIR", help="A folder with probes of your own; repeatable."),
+        ]
+    ):
+        verb = option(verb)
+    return backend(verb)
+
+
+def run_options(
+    out: Output,
+    *,
+    spec: str,
+    pairs: tuple[tuple[int, int], ...] | None,
+    only: tuple[str, ...],
+    budget: float | None,
+    quick: bool,
+    seed: int,
+    probe_path: tuple[Path, ...],
+) -> Options:
+    """Resolve the backend, say on stderr when it is the simulator, and return the runner's options."""
+    from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.runner import Options
+
+    choice = resolve_backend(spec)
+    if choice.simulated:
+        out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
+    return Options(backend=choice, pairs=pairs, only=only, quick=quick, seed=seed, budget_s=budget, probe_path=probe_path)
+
+
+def _log_to_stderr(debug: bool) -> None:
+    import logging
+
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.DEBUG if debug else logging.WARNING, force=True)
+    for noisy in ("matplotlib", "PIL"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

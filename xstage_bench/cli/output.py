@@ -1,0 +1,83 @@
+"""What a verb prints: results on stdout, everything else on stderr; with ``--json`` exactly one JSON object on stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xstage_bench.errors import UsageError
+
+STDOUT = Path("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a verb's words go. One is made for each call."""
+
+    json: bool = False
+
+    def result(self, document: Any, text: str) -> None:
+        """Print a verb's result: the document as strict JSON with ``--json``, else the text."""
+        if self.json:
+            from xstage_bench.record.json_file import encode_json
+
+            self.raw(encode_json(document))
+        else:
+            self.raw((text.rstrip("\n") + "\n").encode())
+
+    def raw(self, data: bytes) -> None:
+        """Write bytes to stdout as they are."""
+        sys.stdout.flush()
+        stream = getattr(sys.stdout, "buffer", None)
+        if stream is None:  # a captured stdout without a binary side
+            sys.stdout.write(data.decode())
+        else:
+            stream.write(data)
+            stream.flush()
+
+    def note(self, text: str) -> None:
+        """Tell the user something that is not the result."""
+        print(text, file=sys.stderr, flush=True)
+
+    def no_json_beside(self, out: Path | None, what: str) -> None:
+        """Refuse ``--json`` together with ``--out -``: stdout can hold one thing."""
+        if self.json and out == STDOUT:
+            raise UsageError(f"--json and --out - would both write to stdout, and {what} is not that JSON object", "leave one of them out")
+
+
+def fail(code: int, message: str, hint: str | None, as_json: bool) -> int:
+    """Print one line that says what is wrong and one that says what to type, and return the exit status."""
+    line = " ".join(message.split())
+    try:
+        print(f"xstage: {line}" + (f"\n  try: {' '.join(hint.split())}" if hint else ""), file=sys.stderr, flush=True)
+        if as_json:
+            from xstage_bench.record.json_file import encode_json
+
+            Output(json=True).raw(encode_json({"error": line, "hint": hint, "exit_code": code}))
+    except BrokenPipeError:
+        pass
+    return code
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Align columns: text to the left, numbers to the right, null as a dash."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    right = [all(_numeric(row[i]) for row in cells) and bool(cells) for i in range(len(head))]
+    width = [max(len(line[i]) for line in [list(head), *cells]) for i in range(len(head))]
+    lines = [[c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, width, right, strict=True)] for line in [list(head), *cells]]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10000 else f"{value:.0f}"
+    return str(value)
+
+
+def _numeric(text: str) -> bool:
+    return text == "-" or text.replace(".", "", 1).replace("-", "", 1).replace("e+", "", 1).replace("%", "", 1).strip().isdecimal()

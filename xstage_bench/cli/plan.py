@@ -1,0 +1,33 @@
+"""``xstage plan``: what a run with the same options would measure, and how long it would take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from xstage_bench.cli.options import common, measuring, run_options
+from xstage_bench.cli.output import Output
+
+
+@click.command("plan", short_help="Show what would be measured.")
+@measuring
+@common
+def command(out: Output, **chosen: Any) -> int:
+    """Show what `xstage run` with the same options would measure and about how long it would take. Measures nothing."""
+    from xstage_bench.device.backend import open_device
+    from xstage_bench.runner import make_plan
+
+    options = run_options(out, **chosen)
+    device = open_device(options.backend, seed=options.seed)
+    try:
+        plan = make_plan(device.node(), options)
+    finally:
+        device.close()
+    summary = plan.summary()
+    out.result({"backend": options.backend.spec, "simulated": options.backend.simulated, **summary}, _text(summary))
+    return 0
+
+
+def _text(summary: dict[str, Any]) -> str:
+    return str(summary)

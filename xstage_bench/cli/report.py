@@ -1,0 +1,42 @@
+"""``xstage report``: the figures and one self-contained HTML page."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from xstage_bench.cli.options import FILE, common
+from xstage_bench.cli.output import STDOUT, Output
+
+
+@click.command("report", short_help="Draw figures, write one HTML page.")
+@click.argument("run", type=FILE)
+@click.option("--model", "model_path", type=FILE, metavar="FILE", help="A model.json, or a fitted run folder; default: that of RUN.")
+@click.option("--out", "path", type=FILE, metavar="FILE", help="Only the page, here (- is stdout); default: page and figures/ into RUN.")
+@common
+def command(out: Output, run: Path, model_path: Path | None, path: Path | None) -> int:
+    """Draw the figures of RUN and write a report that opens in any browser, without a network."""
+    from xstage_bench.pipeline import find_model, find_validation, write_report_files
+    from xstage_bench.record.reader import load_run
+    from xstage_bench.report import write_report
+
+    out.no_json_beside(path, "HTML")
+    loaded = load_run(run)
+    model = find_model(loaded.folder if model_path is None else model_path)
+    validation = find_validation(loaded)
+    files: dict[str, Path] = {}
+    if path is None:
+        files = write_report_files(loaded, model, validation)
+    elif path == STDOUT:
+        with tempfile.TemporaryDirectory() as folder:
+            write_report(loaded, model, validation, Path(folder) / "report.html")
+            out.raw((Path(folder) / "report.html").read_bytes())
+        return 0
+    else:
+        write_report(loaded, model, validation, path)
+        files = {"report": path}
+    document = {"run": str(loaded.folder), "simulated": loaded.manifest.simulated, "files": {k: str(v) for k, v in files.items()}}
+    out.result(document, "\n".join(str(file) for file in files.values()))
+    return 0

@@ -1,0 +1,62 @@
+"""``xstage topo``: the GPUs, the links between them, the pairs that can be measured and why the others cannot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from xstage_bench.cli.options import backend, common
+from xstage_bench.cli.output import Output, table
+
+if TYPE_CHECKING:
+    from xstage_bench.topology import Topology
+
+WAIVED = 3
+
+
+@click.command("topo", short_help="Show GPUs, links and usable pairs.")
+@backend
+@common
+def command(out: Output, spec: str) -> int:
+    """Show the GPUs, what joins each ordered pair (row stores to column), and which pairs can be measured.
+
+    NV18 means 18 NVLinks; a pair marked with ! cannot be measured. Exit 3 when there are GPUs but no usable pair.
+    """
+    from xstage_bench.device.backend import open_device, resolve_backend
+    from xstage_bench.topology import from_node, read_topology
+
+    if spec in ("auto", "cuda"):
+        node = read_topology()
+        if node.gpus or node.unseen is not None or spec == "cuda":
+            _show(out, "cuda", node, simulated=False)
+            return 0 if node.usable_pairs() else WAIVED
+    choice = resolve_backend(spec)
+    if choice.simulated:
+        out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
+    device = open_device(choice)
+    try:
+        _show(out, device.backend, from_node(device.node()), simulated=choice.simulated)
+    finally:
+        device.close()
+    return 0
+
+
+def _show(out: Output, name: str, node: Topology, *, simulated: bool) -> None:
+    from xstage_bench.topology import matrix
+
+    lines = [f"backend {name}" + (", SIMULATED" if simulated else "")]
+    rows = [
+        [g.index, g.name, f"{g.links_active}/{g.links_expected}" if node.nvml else None, g.line_rate_gb_per_s, g.pci_address, g.uuid]
+        for g in node.gpus
+    ]
+    if rows:
+        lines += ["", table(["GPU", "name", "links", "GB/s", "PCI", "UUID"], rows)]
+        grid = [[str(g.index), *cells] for g, cells in zip(node.gpus, matrix(node), strict=True)]
+        lines += ["", table(["from\\to", *(str(g.index) for g in node.gpus)], grid)]
+    lines += [f"{c.source}>{c.destination} cannot be measured: {c.reason}" for c in node.connections if not c.usable]
+    lines += [f"note: {note}" for note in node.notes]
+    if not node.usable_pairs():
+        lines.append(f"No pair can be measured here: {node.why_not()}")
+    document = {"backend": name, "simulated": simulated, "usable_pairs": node.usable_pairs(), "matrix": matrix(node), **node.as_dict()}
+    out.result(document, "\n".join(lines))

@@ -1,0 +1,52 @@
+"""``xstage validate``: judge a model on the held-out schedules of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from xstage_bench.cli.options import FILE, common
+from xstage_bench.cli.output import STDOUT, Output, table
+
+if TYPE_CHECKING:
+    from xstage_bench.model.document import Validation
+
+
+@click.command("validate", short_help="Judge the model on held-out schedules.")
+@click.argument("run", type=FILE)
+@click.option("--model", "model_path", type=FILE, metavar="FILE", help="A model.json, or a fitted run folder; default: that of RUN.")
+@click.option("--out", "path", type=FILE, metavar="FILE", help="Where validation.json goes; default: into the run folder. - is stdout.")
+@common
+def command(out: Output, run: Path, model_path: Path | None, path: Path | None) -> int:
+    """Compare predicted with measured issue times on the schedules of RUN that no fit has seen."""
+    from xstage_bench.model.document import save
+    from xstage_bench.pipeline import VALIDATION_NAME, find_model, validate_run
+    from xstage_bench.record.json_file import encode_json
+    from xstage_bench.record.reader import load_run
+
+    loaded = load_run(run)
+    validation = validate_run(loaded, find_model(loaded.folder if model_path is None else model_path))
+    if path == STDOUT:
+        out.raw(encode_json(validation))
+        return 0
+    path = loaded.folder / VALIDATION_NAME if path is None else path
+    save(path, validation)
+    document = {"validation": str(path), "simulated": loaded.manifest.simulated, "models": validation.models}
+    out.result(document, f"{path}\n{scores(validation)}")
+    return 0
+
+
+def scores(validation: Validation) -> str:
+    """Return the scores as a table; errors in percent."""
+    head = ["model", "pair", "schedules", "bursts", "median error %", "p95 error %", "stall accuracy %"]
+    rows = []
+    for m in validation.models:
+        errors = (m.issue_time.median_error, m.issue_time.p95_error, m.regime_balanced_accuracy)
+        rows.append([m.model, m.pair, m.n_schedules, m.n_bursts, *map(_percent, errors)])
+    return table(head, rows)
+
+
+def _percent(fraction: float | None) -> str | None:
+    return None if fraction is None else f"{100 * fraction:.1f}"

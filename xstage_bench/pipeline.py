@@ -1,0 +1,174 @@
+"""From a run folder to what is derived from it, and the whole of ``xstage profile``. Derived files are replaceable and atomic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xstage_bench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from xstage_bench.model.document import Model, Validation
+    from xstage_bench.record.reader import Run
+    from xstage_bench.runner import Options, Progress
+
+MODEL_NAME, VALIDATION_NAME, FIGURES_NAME, REPORT_NAME = "model.json", "validation.json", "figures", "report.html"
+RESAMPLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What ``xstage profile`` made: the run, what was derived, and the files beside it. `model` is null when no pair was measured."""
+
+    run: Run
+    model: Model | None
+    validation: Validation | None
+    files: dict[str, Path] = field(default_factory=dict)
+
+
+def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
+    """Fit the Burst-Gap model to a run.
+
+    Raises
+    ------
+    DataError
+        The run holds no row that could enter a fit.
+    """
+    from xstage_bench.model.calibrate import calibrate
+
+    node = run.manifest.node
+    samples = run.samples()
+    if samples.empty:
+        raise DataError(f"{run.folder} holds no samples", "finish it: xstage run --resume --out " + str(run.folder))
+    names = " + ".join(dict.fromkeys(gpu.name for gpu in node.gpus))
+    return calibrate(
+        samples, backend=run.manifest.backend, gpu=names, sm_clock_mhz=node.gpus[0].sm_clock_mhz, seed=seed, resamples=resamples
+    )
+
+
+def validate_run(run: Run, model: Model) -> Validation:
+    """Judge a model on a run's held-out schedules.
+
+    Raises
+    ------
+    DataError
+        The model was fitted on another backend: a simulated number must not be judged by a measured one.
+    """
+    from xstage_bench.model.validate import validate
+
+    if model.backend != run.manifest.backend:
+        raise DataError(
+            f"the model is of backend {model.backend}, the run of {run.manifest.backend}", "fit this run: xstage fit " + str(run.folder)
+        )
+    return validate(model, run.samples())
+
+
+def find_model(where: Path) -> Model:
+    """Read the model named by a path: a model.json, or the run folder that holds one.
+
+    Raises
+    ------
+    UsageError
+        Nothing is there, or the run has not been fitted.
+    DataError
+        Its content is no model.
+    """
+    from xstage_bench.model.document import load_model
+
+    if where.is_dir():
+        if not (where / MODEL_NAME).exists():
+            raise UsageError(f"{where} holds no {MODEL_NAME}", f"xstage fit {where}")
+        where = where / MODEL_NAME
+    return load_model(where)
+
+
+def find_validation(run: Run) -> Validation | None:
+    """Read a run's validation.json, null when it has none."""
+    from xstage_bench.model.document import load_validation
+
+    path = run.folder / VALIDATION_NAME
+    return load_validation(path) if path.exists() else None
+
+
+def profile(
+    options: Options,
+    folder: Path,
+    argv: Sequence[str],
+    *,
+    resume: bool,
+    progress: Callable[[Progress], None] | None,
+    say: Callable[[str], None],
+) -> Profiled:
+    """Measure a node and derive everything: run, fit, validation, figures, report.
+
+    Parameters
+    ----------
+    options : Options
+    folder : Path
+        The new run folder, or with `resume` the interrupted one.
+    argv : sequence of str
+        For the manifest.
+    progress : callable or None
+    say : callable
+        Told in one line what is done next.
+
+    Returns
+    -------
+    Profiled
+        Its run's manifest names the pairs that failed.
+    """
+    from xstage_bench.runner import record_run
+
+    say(f"measuring into {folder}")
+    run = record_run(options, folder, list(argv), resume, progress)
+    if run.samples().empty:
+        return Profiled(run, None, None)
+    say("fitting")
+    model = fit_run(run, seed=options.seed)
+    files = {"model": write_model(run, model)}
+    say("validating on the held-out schedules")
+    validation = validate_run(run, model)
+    files["validation"] = write_validation(run, validation)
+    say("drawing the figures and the report")
+    return Profiled(run, model, validation, files | write_report_files(run, model, validation))
+
+
+def write_model(run: Run, model: Model) -> Path:
+    """Write model.json into the run folder."""
+    from xstage_bench.model.document import save
+
+    save(run.folder / MODEL_NAME, model)
+    return run.folder / MODEL_NAME
+
+
+def write_validation(run: Run, validation: Validation) -> Path:
+    """Write validation.json into the run folder."""
+    from xstage_bench.model.document import save
+
+    save(run.folder / VALIDATION_NAME, validation)
+    return run.folder / VALIDATION_NAME
+
+
+def write_report_files(run: Run, model: Model, validation: Validation | None) -> dict[str, Path]:
+    """Draw the figures and write the report into the run folder."""
+    from xstage_bench.plot import draw_figures
+    from xstage_bench.report import write_report
+
+    draw_figures(run, model, validation, run.folder / FIGURES_NAME)
+    write_report(run, model, validation, run.folder / REPORT_NAME)
+    return {"figures": run.folder / FIGURES_NAME, "report": run.folder / REPORT_NAME}
+
+
+def headline(model: Model) -> list[dict[str, Any]]:
+    """Return the three numbers of each pair with all its producers, one row for each warp count that was fitted."""
+    rows = []
+    for pair in model.pairs:
+        most = max((entry.producers for entry in pair.burst_gap), default=0)
+        for entry in pair.burst_gap:
+            if entry.producers == most:
+                row = {"pair": pair.pair, "producers": entry.producers, "warps": entry.warps, "bytes": entry.bytes}
+                numbers = {"t0_cycles": entry.t0_cycles, "drain_gb_per_s": entry.drain_gb_per_s, "capacity_bytes": entry.capacity_bytes}
+                rows.append(row | {name: estimate.value for name, estimate in numbers.items()})
+    return rows

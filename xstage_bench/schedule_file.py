@@ -1,0 +1,187 @@
+"""Schedule files: what a user hands to `predict` or asks a device to measure, as JSON or CSV (docs/schedules.md)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from xstage_bench.errors import DataError, UsageError, XStageError
+from xstage_bench.record.atomic import write_bytes
+from xstage_bench.record.json_file import check_version, encode_json, read_bytes
+from xstage_bench.schedule import Burst, Schedule, StartRule
+from xstage_bench.schedule_csv import COLUMNS, schedules_from_csv
+
+SCHEMA_VERSION = 1
+LARGEST_FILE_BYTES = 512 << 20
+
+_JSON_FORM = '{"producers": 132, "warps": 4, "bursts": [{"bytes": 65536}]}'
+_HINT = f"JSON such as {_JSON_FORM}, or CSV with at least the columns producers,bytes"
+
+
+class BurstEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """One burst in a schedule file; as `Burst`."""
+
+    bytes: int
+    gap_cycles: int = 0
+    start_ns: int = 0
+
+
+class ScheduleEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """One schedule in a schedule file; as `Schedule`. `id` is the user's own name for it."""
+
+    bursts: list[BurstEntry]
+    producers: int | list[int]
+    warps: int = 1
+    source: int = 0
+    destination: int = 1
+    start: StartRule = "isolated"
+    flavour: str = "st.v4"
+    layout: str = "contiguous"
+    id: str | None = None
+
+
+class ScheduleFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A JSON schedule file with several schedules."""
+
+    schema_version: int
+    schedules: list[ScheduleEntry]
+
+
+def load_schedules(path: Path | str) -> list[Schedule]:
+    """Read a schedule file.
+
+    Parameters
+    ----------
+    path : Path or str
+        JSON when its content begins with a brace or a bracket, else CSV. A byte-order mark and any line ends are accepted.
+
+    Returns
+    -------
+    list of Schedule, at least one, in the order of the file
+
+    Raises
+    ------
+    UsageError
+        `path` does not exist or is a folder.
+    DataError
+        The content describes no schedules; the message names the file, the line or entry, the column and the value.
+    """
+    path = Path(path)
+    text = _text(path)
+    try:
+        found = _from_json(path, text) if text.lstrip()[0] in "{[" else schedules_from_csv(text)
+    except XStageError as error:
+        raise DataError(error.message if error.message.startswith(str(path)) else f"{path}: {error.message}", error.hint) from error
+    if not found:
+        raise DataError(f"{path} holds no schedule", _HINT)
+    return found
+
+
+def read_schedule(path: Path | str) -> Schedule:
+    """Read a schedule file that holds exactly one schedule; errors as `load_schedules`, and DataError when it holds more."""
+    found = load_schedules(path)
+    if len(found) != 1:
+        raise DataError(f"{path} holds {len(found)} schedules, one is wanted", "keep one of them in the file")
+    return found[0]
+
+
+def save_schedules(path: Path | str, schedules: Sequence[Schedule]) -> None:
+    """Write a schedule file that `load_schedules` reads back equal: CSV when `path` ends in ``.csv``, else JSON.
+
+    Raises
+    ------
+    UsageError
+        No schedule is given, or the folder of `path` does not exist.
+    XStageError
+        The system refuses to write there.
+    """
+    path = Path(path)
+    if not schedules:
+        raise UsageError("there is no schedule to write", "give at least one")
+    write_bytes(path, _to_csv(schedules) if path.suffix.lower() == ".csv" else _to_json(schedules))
+
+
+def _text(path: Path) -> str:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder, not a schedule file", f"name a file in it: ls {path}")
+    if path.is_file() and path.stat().st_size > LARGEST_FILE_BYTES:
+        raise DataError(f"{path} is larger than {LARGEST_FILE_BYTES >> 20} MiB", "split it into several schedule files")
+    data = read_bytes(path)
+    if not data.strip() or data == b"\xef\xbb\xbf":
+        raise DataError(f"{path} is empty", _HINT)
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{path} is UTF-16 text", "save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text (byte {error.start})", _HINT) from error
+    if "\0" in text:
+        raise DataError(f"{path} is a binary file, not a schedule file", _HINT)
+    if not text.strip():
+        raise DataError(f"{path} is empty", _HINT)
+    return text
+
+
+def _from_json(path: Path, text: str) -> list[Schedule]:
+    data = text.encode()
+    check_version(path, data, SCHEMA_VERSION)
+    fields = ", ".join(f for f in ScheduleEntry.__struct_fields__)
+    try:
+        head = msgspec.json.decode(data)
+        many = isinstance(head, dict) and "schedules" in head
+        if many:
+            entries = msgspec.convert(head, ScheduleFile).schedules
+        else:
+            if isinstance(head, dict):
+                head.pop("schema_version", None)
+            entries = [msgspec.convert(head, ScheduleEntry)]
+    except msgspec.ValidationError as error:
+        raise DataError(str(error), f"a schedule has the fields {fields}; a burst has bytes, gap_cycles, start_ns") from error
+    except msgspec.DecodeError as error:
+        why = "; NaN and Infinity are not JSON" if "NaN" in text or "Infinity" in text else ""
+        raise DataError(f"not JSON ({error}){why}", f"for example {_JSON_FORM}") from error
+    return [_schedule(entry, f"schedules[{i}]" if many else "") for i, entry in enumerate(entries)]
+
+
+def _schedule(entry: ScheduleEntry, where: str) -> Schedule:
+    producers = tuple(entry.producers) if isinstance(entry.producers, list) else entry.producers
+    bursts = tuple(Burst(b.bytes, b.gap_cycles, b.start_ns) for b in entry.bursts)
+    try:
+        return Schedule(bursts, producers, entry.warps, entry.source, entry.destination, entry.start, entry.flavour, entry.layout)
+    except XStageError as error:
+        name = f" ('{entry.id}')" if entry.id else ""
+        raise DataError(f"{where}{name}: {error.message}".removeprefix(": "), error.hint) from error
+
+
+def _to_json(schedules: Sequence[Schedule]) -> bytes:
+    entries = [
+        ScheduleEntry(
+            bursts=[BurstEntry(b.bytes, b.gap_cycles, b.start_ns) for b in s.bursts],
+            producers=s.producers if isinstance(s.producers, int) else list(s.producers),
+            warps=s.warps,
+            source=s.source,
+            destination=s.destination,
+            start=s.start,
+            flavour=s.flavour,
+            layout=s.layout,
+            id=s.key(),
+        )
+        for s in schedules
+    ]
+    return encode_json(ScheduleFile(SCHEMA_VERSION, entries))
+
+
+def _to_csv(schedules: Sequence[Schedule]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for number, s in enumerate(schedules):
+        producers = s.producers if isinstance(s.producers, int) else "smid:" + " ".join(map(str, s.producers))
+        # The number keeps two schedules apart that do the same and so have one key.
+        head = (f"{number}-{s.key()}", s.source, s.destination, producers, s.warps, s.flavour, s.layout, s.start)
+        writer.writerows((*head, b.bytes, b.gap_cycles, b.start_ns) for b in s.bursts)
+    return text.getvalue().encode()
