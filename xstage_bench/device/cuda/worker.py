@@ -121,7 +121,9 @@ class _Source:
         path = Path(self._folder.name) / f"{name}{len(defines)}.cubin"
         path.write_bytes(compile_kernel(source, arch, defines))
         module = self._cupy.RawModule(path=str(path), enable_cooperative_groups=name in ("xstage_burst", "xstage_census"))
-        return module.get_function(name)
+        function = module.get_function(name)
+        assert function.kernel is not None  # loads it now: CuPy would wait until the first launch, when something else may spin
+        return function
 
     def window(self) -> int:
         """Address of the memory that stores go to: plain cudaMalloc, since memory of an asynchronous pool is not covered by peer access."""

@@ -1,0 +1,191 @@
+"""What a run will execute: every probe's schedules for every pair, how often, and about how long that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xstage_bench.device import Node
+from xstage_bench.device.backend import BackendChoice
+from xstage_bench.errors import UsageError
+from xstage_bench.probe import Probe, Sweep, load_probes
+from xstage_bench.schedule import Schedule
+
+PROCESSES = 3  # fresh processes and allocations: the spread between them is part of every interval
+REPETITIONS, QUICK_REPETITIONS = 21, 9
+
+#: Seconds per execution for the estimate, beside the time the schedule itself takes: measured on 2 x H200 and on a 2-core machine.
+_OVERHEAD_S = {"cuda": 0.3e-3, "sim": 12e-3, "replay": 0.3e-3}
+_START_S = {"cuda": 5.0, "sim": 0.1, "replay": 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for.
+
+    Parameters
+    ----------
+    backend : BackendChoice
+    pairs : tuple of (source, destination), optional
+        Default: every usable ordered pair.
+    only : tuple of str
+        Names of probes; empty means all.
+    quick : bool
+    seed : int
+    budget_s : float, optional
+        Stop measuring after this long. Executions are in random order, so what is left out is left out at random.
+    probe_path : tuple of Path
+        Folders of the user's own probes.
+    schedules : tuple of Schedule
+        Measure these instead of the probes.
+    processes, repetitions : int
+        `repetitions` in all, spread over the processes; 0 means the default.
+    """
+
+    backend: BackendChoice
+    pairs: tuple[tuple[int, int], ...] | None = None
+    only: tuple[str, ...] = ()
+    quick: bool = False
+    seed: int = 0
+    budget_s: float | None = None
+    probe_path: tuple[Path, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    processes: int = PROCESSES
+    repetitions: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return what decided the plan, for the manifest."""
+        return {
+            "pairs": None if self.pairs is None else [f"{a}>{b}" for a, b in self.pairs],
+            "only": list(self.only),
+            "quick": self.quick,
+            "budget_s": self.budget_s,
+            "probe_path": [str(p) for p in self.probe_path],
+            "schedules": len(self.schedules),
+            "processes": self.processes,
+            "repetitions": self.repetitions,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSchedule:
+    """One schedule, and how often it is executed in each process. `timeline` asks for per-store stamps, once."""
+
+    probe: Probe
+    schedule: Schedule
+    repetitions: int
+    timeline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All schedules of a run, by ordered pair. A LOCAL control belongs to the first pair that has its source."""
+
+    node: Node
+    pairs: dict[tuple[int, int], tuple[PlannedSchedule, ...]]
+    processes: int
+    backend_kind: str
+
+    def estimate_s(self, items: tuple[PlannedSchedule, ...]) -> float:
+        """Estimate the time that `items` take in all processes."""
+        kind = self.backend_kind
+        per = sum(i.repetitions * (_OVERHEAD_S[kind] + (_device_s(i.schedule) if kind == "cuda" else 0.0)) for i in items)
+        return per * self.processes
+
+    def summary(self) -> dict[str, Any]:
+        """Return what would run and about how long, as plain data."""
+        probes: dict[str, dict[str, Any]] = {}
+        for items in self.pairs.values():
+            for name in dict.fromkeys(i.probe.name for i in items):
+                mine = tuple(i for i in items if i.probe.name == name)
+                row = probes.setdefault(name, {"title": mine[0].probe.title, "schedules": 0, "executions": 0, "seconds": 0.0})
+                row["schedules"] += len(mine)
+                row["executions"] += sum(i.repetitions for i in mine) * self.processes
+                row["seconds"] = round(row["seconds"] + self.estimate_s(mine), 1)
+        return {
+            "pairs": [f"{a}>{b}" for a, b in self.pairs],
+            "processes": self.processes,
+            "probes": probes,
+            "schedules": sum(r["schedules"] for r in probes.values()),
+            "executions": sum(r["executions"] for r in probes.values()),
+            "seconds": round(sum(r["seconds"] for r in probes.values()) + self.processes * _START_S[self.backend_kind], 1),
+        }
+
+
+def make_plan(node: Node, options: Options) -> Plan:
+    """Lay out a run.
+
+    Raises
+    ------
+    UsageError
+        A probe or pair that does not exist, or a schedule that the source GPU cannot execute.
+    """
+    pairs = options.pairs if options.pairs is not None else node.pairs
+    for pair in pairs:
+        if pair not in node.pairs:
+            reason = (node.unusable or {}).get(f"{pair[0]}>{pair[1]}", "no such pair")
+            known = ", ".join(f"{a}>{b}" for a, b in node.pairs[:8]) + (" ..." if len(node.pairs) > 8 else "")
+            raise UsageError(f"pair {pair[0]}>{pair[1]} cannot be measured: {reason}", f"usable pairs: {known or 'none'}")
+    repetitions = options.repetitions or (QUICK_REPETITIONS if options.quick else REPETITIONS)
+    per_process = max(1, -(-repetitions // options.processes))
+    if options.schedules:
+        by_pair = _own_schedules(options.schedules, per_process)
+    else:
+        probes = _chosen_probes(options)
+        seen: set[str] = set()
+        by_pair = {pair: _pair_items(probes, node, pair, options, per_process, seen) for pair in pairs}
+    for items in by_pair.values():
+        for item in items:
+            _check(node, item.schedule)
+    return Plan(node, by_pair, options.processes, options.backend.spec.partition(":")[0])
+
+
+def _chosen_probes(options: Options) -> list[Probe]:
+    probes = load_probes(options.probe_path)
+    for name in options.only:
+        if name not in probes:
+            raise UsageError(f"unknown probe '{name}'", f"use one of: {', '.join(probes)}")
+    return [p for p in probes.values() if not options.only or p.name in options.only]
+
+
+def _pair_items(
+    probes: list[Probe], node: Node, pair: tuple[int, int], options: Options, per_process: int, seen: set[str]
+) -> tuple[PlannedSchedule, ...]:
+    items = []
+    for probe in probes:
+        salt = int.from_bytes(probe.name.encode()[:8].ljust(8, b"\0"), "little")
+        sweep = Sweep(node, *pair, options.quick, np.random.default_rng([options.seed, *pair, salt]))
+        for schedule in probe.schedules(sweep):
+            key = schedule.key() + probe.name
+            if key not in seen:
+                seen.add(key)
+                items.append(PlannedSchedule(probe, schedule, max(1, round(per_process * probe.effort))))
+        items += [PlannedSchedule(probe, s, 1, timeline=True) for s in (probe.exemplars(sweep) if probe.exemplars else ())]
+    return tuple(items)
+
+
+def _own_schedules(schedules: tuple[Schedule, ...], per_process: int) -> dict[tuple[int, int], tuple[PlannedSchedule, ...]]:
+    probe = Probe("schedule", "schedules of the user's own", lambda sweep: [], keep_producers=True)
+    by_pair: dict[tuple[int, int], list[PlannedSchedule]] = {}
+    for s in dict.fromkeys(schedules):
+        by_pair.setdefault((s.source, s.destination), []).append(PlannedSchedule(probe, s, per_process))
+    return {pair: tuple(items) for pair, items in by_pair.items()}
+
+
+def _check(node: Node, schedule: Schedule) -> None:
+    for index in (schedule.source, schedule.destination):
+        if index >= len(node.gpus):
+            raise UsageError(f"GPU {index} asked for, but there are {len(node.gpus)}", "GPU indices start at 0")
+    if not schedule.is_local and (schedule.source, schedule.destination) not in node.pairs:
+        raise UsageError(f"pair {schedule.source}>{schedule.destination} cannot be measured", "xstage topo shows the usable pairs")
+    schedule.smids(node.gpus[schedule.source].smids)
+
+
+def _device_s(s: Schedule) -> float:
+    seconds = 2 * s.producer_count * sum(b.bytes for b in s.bursts) / 300e9
+    if s.start == "free":
+        seconds += sum(b.gap_cycles for b in s.bursts[1:]) / 1.9e9
+    return seconds + (s.bursts[-1].start_ns * 1e-9 if s.start == "timed" else 0.0)
