@@ -114,19 +114,3 @@ def drain_ns(entry: BurstGap, bytes_per_producer: ArrayLike) -> Array | None:
 
 def _number(value: float | None, otherwise: float = float("nan")) -> float:
     return otherwise if value is None else value
-
-
-def headline_rate(pair: PairModel) -> Estimate | None:
-    """Return R at the most producers: by makespan, else of sustained bursts, else of zero-gap bursts; None when none was identified."""
-    for rates in sorted(pair.drain, key=lambda d: d.producers, reverse=True):
-        for rate in (rates.makespan, rates.sustained, rates.zero_gap):
-            if rate.value is not None:
-                return rate
-    return None
-
-
-def reference_entry(pair: PairModel) -> BurstGap | None:
-    """Return the entry of the most producers, with an identified Q if there is one, and W nearest to 4."""
-    if not pair.burst_gap:
-        return None
-    return max(pair.burst_gap, key=lambda e: (e.producers, e.capacity_bytes.value is not None, -abs(e.warps - 4), -e.warps))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xstage_bench.plot import Absent, FigureSpec, counted, label, new_figure
+from xstage_bench.report_tables import headline_entry, headline_rate
 
-from ._common import Array, headline_rate, reference_entry
+from ._common import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     """Draw R as shade and number, Q and T0 below it, one cell for each source and destination."""
     failed = run.manifest.failed_pairs
     by_pair = {(int(s), int(d)): p for p in model.pairs for s, _, d in [p.pair.partition(">")]}
-    rates = {key: rate.value for key, p in by_pair.items() if (rate := headline_rate(p)) is not None and rate.value is not None}
+    rates = {key: rate[0].value for key, p in by_pair.items() if (rate := headline_rate(p)) is not None and rate[0].value is not None}
     if not rates and not failed:
         return Absent("no pair has an identified drain rate")
     gpus = [g.index for g in run.manifest.node.gpus] or sorted({i for key in by_pair for i in key})
@@ -84,7 +85,7 @@ def outliers(rates: dict[tuple[int, int], float]) -> set[tuple[int, int]]:
 
 
 def _write(axes: Axes, row: int, column: int, pair: PairModel, rate: float, detailed: bool, odd: bool) -> None:
-    entry = reference_entry(pair)
+    entry = headline_entry(pair)
     lines = [f"{rate:.0f} GB/s" if detailed else f"{rate:.0f}"]
     if entry is not None:
         q, t0 = entry.capacity_bytes.value, entry.t0_cycles.value

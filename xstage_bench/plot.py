@@ -210,14 +210,14 @@ def render_figures(
     for name in wanted:
         if name not in specs:
             raise UsageError(f"there is no figure '{name}'", f"use one of: {', '.join(specs)}")
-    drawn, run = [], _read_once(run)
+    drawn, run = [], read_once(run)
     for name in wanted:
         with _settings(style()):
             drawn.append(_draw(specs[name], run, model, validation))
     return drawn
 
 
-def _read_once(run: Run) -> Run:
+def read_once(run: Run) -> Run:
     """Return the run with tables that are read on first use and then kept: ten figures ask for them, and none changes them."""
     kept: dict[str, Any] = {}
 

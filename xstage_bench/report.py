@@ -1,0 +1,154 @@
+"""The report: one HTML file that holds its figures and loads nothing, from a run, its model and its validation."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xstage_bench.plot import Drawn, gpu_names, image_bytes, read_once, render_figures
+from xstage_bench.record.atomic import write_bytes
+from xstage_bench.report_tables import (
+    MISSING,
+    Table,
+    estimate,
+    gpu_table,
+    headline_entry,
+    headline_rate,
+    number,
+    parameter_tables,
+    percent,
+    status_table,
+    validation_tables,
+    verdict_table,
+)
+
+if TYPE_CHECKING:
+    from xstage_bench.model.document import Model, Validation
+    from xstage_bench.record.manifest import Manifest
+    from xstage_bench.record.reader import Run
+
+#: A figure of more points than this makes is smaller as PNG.
+LARGEST_SVG_BYTES = 260_000
+TEMPLATE = Path(__file__).with_name("templates") / "report.html.j2"
+
+
+def write_report(run: Run, model: Model, validation: Validation | None, out: Path, extra_dirs: Sequence[Path] = ()) -> None:
+    """Write the report of a run, whole or not at all.
+
+    Parameters
+    ----------
+    run : Run
+    model : Model
+        Fitted on that run.
+    validation : Validation or None
+        Null when nothing was held out; the report says so.
+    out : Path
+        The HTML file; replaced when it exists.
+    extra_dirs : sequence of Path
+        Folders of further figures.
+    """
+    write_bytes(out, render_report(run, model, validation, extra_dirs).encode())
+
+
+def render_report(run: Run, model: Model, validation: Validation | None, extra_dirs: Sequence[Path] = ()) -> str:
+    """Return the report as HTML. Every text from the run is escaped; the same input gives the same bytes."""
+    from jinja2 import Environment, StrictUndefined
+
+    run = read_once(run)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    manifest = run.manifest
+    return template.render(
+        name=run.name,
+        gpus=gpu_names(run),
+        manifest=manifest,
+        sentences=verdict_sentences(model, manifest),
+        warnings=warnings(model, validation, manifest),
+        verdict=verdict_table(model, manifest),
+        statuses=status_table(run.samples()),
+        parameters=parameter_tables(model),
+        validations=validation_tables(validation),
+        figures=[_figure(d) for d in render_figures(run, model, validation, extra_dirs=extra_dirs)],
+        gpu_facts=gpu_table(manifest),
+        provenance=provenance(model, manifest),
+    )
+
+
+def verdict_sentences(model: Model, manifest: Manifest) -> list[str]:
+    """Say in one sentence per pair what was found, at most four; the table has all."""
+    line = manifest.node.line_rate_gb_per_s
+    found = []
+    for pair in model.pairs:
+        rate, entry = headline_rate(pair), headline_entry(pair)
+        if pair.is_local or pair.pair in manifest.failed_pairs or rate is None or rate[0].value is None:
+            continue
+        source, _, destination = pair.pair.partition(">")
+        text = f"GPU {source} → GPU {destination}: remote stores of {rate[1]} SMs drain at {estimate(rate[0])} GB/s"
+        if line is not None:
+            text += f", {percent(rate[0].value / line, 0)} of the line rate"
+        if entry is not None and entry.capacity_bytes_per_producer.value is not None:
+            text += f"; an SM can have {estimate(entry.capacity_bytes_per_producer, 1e3)} kB outstanding before issuing stalls"
+        elif entry is not None:
+            reason = entry.capacity_bytes.reason or "no burst saturated"
+            text += f"; the outstanding capacity was not identified ({reason})"
+        found.append(text + ".")
+    if len(found) > 4:
+        found[4:] = [f"{len(found) - 4} more pairs: see the table."]
+    return found
+
+
+def warnings(model: Model, validation: Validation | None, manifest: Manifest) -> list[str]:
+    """Return what a reader must know before using a number."""
+    found = []
+    if not manifest.complete:
+        found.append("The run was interrupted: it is incomplete. `xstage run --resume` finishes it.")
+    found += [f"Pair {key.replace('>', ' → ')} failed and has no numbers: {why}" for key, why in sorted(manifest.failed_pairs.items())]
+    found += [f"Pair {key.replace('>', ' → ')} cannot be used: {why}" for key, why in sorted((manifest.node.unusable or {}).items())]
+    for uuid, risen in (manifest.link_error_deltas or {}).items():
+        errors = {k: risen.get(k) for k in ("replay", "recovery", "crc") if risen.get(k)}
+        if errors:
+            found.append(
+                f"NVLink error counters of {uuid} rose during the run: " + ", ".join(f"{k} by {v}" for k, v in errors.items()) + "."
+            )
+    if all(headline_rate(p) is None for p in model.pairs if not p.is_local):
+        found.append("No drain rate could be determined: there are no valid samples, or no burst saturated.")
+    if validation is None:
+        found.append("There is no validation: nothing was held out, so the model's error is not known.")
+    return [*found, *manifest.notes, *model.notes]
+
+
+def provenance(model: Model, manifest: Manifest) -> Table:
+    """Return when, with what and how the run was made."""
+    environment = manifest.environment_before or {}
+    driver = environment.get("nvml") or {}
+    rows = [
+        ("backend", manifest.backend + (" (SIMULATED)" if manifest.simulated else "")),
+        ("started, finished (UTC)", f"{manifest.created}, {manifest.finished or 'not finished'}"),
+        ("driver, CUDA", f"{driver.get('driver') or MISSING}, {driver.get('cuda') or MISSING}"),
+        ("SM clock of the model", f"{number(model.sm_clock_mhz, 4)} MHz"),
+        ("%globaltimer tick", f"{number(manifest.node.timer_tick_ns)} ns"),
+        ("line rate per direction", f"{number(manifest.node.line_rate_gb_per_s)} GB/s"),
+        ("command", " ".join(manifest.argv) or MISSING),
+        ("seed", str(manifest.seed)),
+        ("schedules, executions, rows", ", ".join(number(manifest.counts.get(k), 9) for k in ("schedules", "executions", "rows"))),
+        ("wall time", MISSING if manifest.wall_s is None else f"{number(manifest.wall_s)} s"),
+        ("hash of cuda/", manifest.cuda_sources or MISSING),
+        ("versions", ", ".join(f"{k} {v}" for k, v in manifest.versions.items() if v) or MISSING),
+    ]
+    if model.timer is not None:
+        rows.append(("cost of the two clock reads", f"{estimate(model.timer.clock_read_cycles)} cycles"))
+        rows.append(("fence with nothing outstanding", f"{estimate(model.timer.empty_fence_cycles)} cycles"))
+    return Table("Provenance", ["what", "value"], [list(row) for row in rows])
+
+
+def _figure(drawn: Drawn) -> dict[str, Any]:
+    """Return what the template needs of one figure. An image as data, not inline SVG: ids of two figures cannot collide."""
+    source = None
+    if drawn.figure is not None:
+        data, kind = image_bytes(drawn, "svg"), "svg+xml"
+        if len(data) > LARGEST_SVG_BYTES:
+            data, kind = image_bytes(drawn, "png"), "png"
+        source = f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+    return {"spec": drawn.spec, "source": source, "reason": drawn.reason, "failed": drawn.failed}
