@@ -128,6 +128,7 @@ def _rows(preset: Preset, jobs: list[tuple[_Prepared, list[int]]], conditions: C
         bursts=np.array([len(bursts) for _, bursts in jobs]),
         rule=np.array([_RULES[p.schedule.start] for p, _ in jobs]),
         link=np.where(local, preset.local_gb_per_s, preset.link_gb_per_s * conditions.link) / (mhz / 1e3),
+        buffer=np.full(s, preset.link_buffer_bytes),
         sm_rate=np.where(local, preset.local_sm_bytes_per_cycle, preset.sm_bytes_per_cycle),
         latency=preset.latency + preset.latency_per_warp * warps,
         credit=np.full(s, preset.credit),

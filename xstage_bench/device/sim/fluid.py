@@ -39,8 +39,8 @@ class Rows:
     gap, deadline : ndarray, shape (N, S)
         Cycles between bursts (free), start time in cycles (timed).
     bursts, rule : ndarray of int, shape (S,)
-    link, sm_rate, latency, credit : ndarray, shape (S,)
-        Bytes per cycle, bytes per cycle, cycles, cycles.
+    link, buffer, sm_rate, latency, credit : ndarray, shape (S,)
+        Bytes per cycle, bytes, bytes per cycle, cycles, cycles.
     """
 
     members: Array
@@ -52,6 +52,7 @@ class Rows:
     bursts: NDArray[np.int64]
     rule: NDArray[np.int64]
     link: Array
+    buffer: Array
     sm_rate: Array
     latency: Array
     credit: Array
@@ -112,9 +113,14 @@ def solve(rows: Rows, group_rate: float, *, record: bool = False) -> Solution:
 
 @dataclass(slots=True)
 class _State:
-    """Where every class is: `backlog` and `drained` bytes, `burst` index, `begin` of the burst, `arrival` of its bytes (inf when none is due)."""
+    """Where every class is, shape (G, M, 2, S), and the link's buffer, shape (S,).
+
+    `backlog` and `drained` bytes, `burst` index, `begin` of the burst, `arrival` of its bytes (inf when none is due), `waiting` for the
+    backlog to fall to the capacity, `empty_at` the time at which the last byte left the link.
+    """
 
     now: Array
+    level: Array
     backlog: Array
     drained: Array
     burst: NDArray[np.int64]
@@ -123,7 +129,7 @@ class _State:
     waiting: NDArray[np.bool_]
     empty_at: Array
     rate: Array
-    dt: Array
+    growth: Array
 
     @classmethod
     def fresh(cls, rows: Rows) -> _State:
@@ -132,7 +138,7 @@ class _State:
         first = np.where(rows.rule == TIMED, rows.deadline[0], 0.0)
         begin = np.where(has, first, np.inf)
         return cls(
-            np.zeros(shape[-1]), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64), begin,
+            np.zeros(shape[-1]), np.zeros(shape[-1]), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64), begin,
             begin + rows.latency, np.zeros(shape, dtype=bool), np.zeros(shape), np.zeros(shape), np.zeros(shape[-1]),
         )  # fmt: skip
 
@@ -141,18 +147,25 @@ class _State:
 
     def next_event(self, rows: Rows, group_rate: float) -> Array:
         """Return the cycles until each schedule's next event; inf when it has none left."""
-        self.rate = rates(self.backlog > 0, rows.members, rows.link, rows.sm_rate, group_rate)
+        full = self.level >= rows.buffer * (1 - 1e-9)
+        # While the buffer before the link has room, nothing but their own rates holds the SMs back.
+        bound = np.where(full, rows.link, np.inf)
+        self.rate = rates(self.backlog > 0, rows.members, bound, rows.sm_rate, group_rate)
+        inflow = (self.rate * rows.members).sum(axis=(0, 1, 2))
+        self.growth = np.where(full & (inflow >= rows.link), 0.0, inflow - rows.link)
         target = np.where(self.waiting, rows.capacity, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             until = np.where(self.rate > 0, (self.backlog - target) / self.rate, np.inf)
+            filled = np.where(self.growth > 0, (rows.buffer - self.level) / self.growth, np.inf)
         until = np.minimum(until, self.arrival - self.now)
-        return np.maximum(until.min(axis=(0, 1, 2)), 0.0)
+        return np.asarray(np.maximum(np.minimum(until.min(axis=(0, 1, 2)), filled), 0.0))
 
     def advance(self, rows: Rows, dt: Array) -> None:
         self.now = self.now + dt
         moved = np.minimum(self.rate * dt, self.backlog)
         self.backlog = self.backlog - moved
         self.drained = self.drained + moved
+        self.level = np.clip(self.level + self.growth * dt, 0.0, rows.buffer)
 
     def settle(self, rows: Rows, result: Solution, columns: NDArray[np.int64]) -> None:
         """Handle what is due now: backlogs at the capacity, empty queues, arrivals."""
@@ -162,7 +175,7 @@ class _State:
         if emptied.any():
             self.drained = np.where(emptied, self.drained + self.backlog, self.drained)
             self.backlog = np.where(emptied, 0.0, self.backlog)
-            self.empty_at = np.where(emptied, self.now, self.empty_at)
+            self.empty_at = np.where(emptied, self.now + self.level / rows.link, self.empty_at)
         if crossed.any():
             self._finish(rows, result, columns, np.nonzero(crossed), credit=True)
         due = self.arrival <= self.now + _TIE

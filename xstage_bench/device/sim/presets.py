@@ -85,6 +85,8 @@ class Preset:
         What the links' signalling allows, per direction.
     link_gb_per_s : float
         What all producers together drain at, 10^9 bytes per second.
+    link_buffer_bytes : float
+        What the shared buffer before the link holds: until it is full, SMs drain at their own rate.
     sm_bytes_per_cycle, group_bytes_per_cycle : float
         The most that one SM and one group of SMs pass on to the link.
     capacity_alone_bytes, capacity_both_bytes : float
@@ -106,6 +108,7 @@ class Preset:
     timer_tick_ns: float = 32.0
     line_rate_gb_per_s: float = 478.1
     link_gb_per_s: float = 373.4
+    link_buffer_bytes: float = 180e3
     sm_bytes_per_cycle: float = 25.6
     group_bytes_per_cycle: float = 1e9
     capacity_alone_bytes: float = 21500.0
