@@ -64,7 +64,7 @@ def nearest(values: Iterable[int], wanted: int) -> int:
 def spread(rows: pd.DataFrame, by: list[str], column: str) -> pd.DataFrame:
     """Return median, 10 % and 90 % quantile and count of a column over repetitions (and bursts), one row per group."""
     groups = rows.groupby(by, observed=True)[column]
-    table = groups.quantile([0.1, 0.5, 0.9]).unstack()
+    table = groups.quantile(np.array([0.1, 0.5, 0.9])).unstack()
     table.columns = ["low", "middle", "high"]
     return table.assign(n=groups.size()).reset_index()
 

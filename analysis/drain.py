@@ -60,8 +60,9 @@ FIGURE = FigureSpec(
     name="drain",
     title="Fence time after a burst",
     caption=(
-        "A fence waits until everything outstanding has arrived. Its cost grows with the burst until the stage is full, at "
-        "about the knee of the issue time, and then stays: a larger burst has already waited for the rest while issuing."
+        "A fence waits until everything outstanding has arrived. Its cost grows with the burst while the stage fills and levels "
+        "off where it is full, near the knee of the issue time (star): a larger burst has already waited for the rest while "
+        "issuing."
     ),
     draw=draw,
     order=80,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def _panel(axes: Axes, points: pd.DataFrame, limits: Array) -> None:
     axes.plot(limits, limits, color=FITTED, linewidth=1.2, label="predicted = measured")
     stalled = points["stalled"].to_numpy(dtype=bool)
     free, held = points[~stalled], points[stalled]
-    look = {"marker": "^", "color": "0.15", "alpha": 0.45, "linewidths": 0, "rasterized": True, "label": "stalled"}
+    look: dict[str, Any] = {"marker": "^", "color": "0.15", "alpha": 0.45, "linewidths": 0, "rasterized": True, "label": "stalled"}
     axes.scatter(held["measured_us"], held["predicted_us"], s=7, **look)
     axes.scatter(
         free["measured_us"], free["predicted_us"], s=8, marker="o", facecolors="none", edgecolors="#1f6f8b", linewidths=0.6, alpha=0.7,
@@ -92,7 +92,7 @@ FIGURE = FigureSpec(
     title="Predicted against measured on held-out schedules",
     caption=(
         "Every point is a burst of a random schedule that no fit has seen. On the line the prediction is exact, in the grey "
-        "band within 10 %. Points above were predicted to stall more than they did: producers that stalled once are out of step "
+        "band within 10 %. Points far above it were predicted to stall and did not: producers that stalled once are out of step "
         "and collide less, which a model of equal producers cannot see."
     ),
     draw=draw,

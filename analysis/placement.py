@@ -81,9 +81,9 @@ FIGURE = FigureSpec(
     name="placement",
     title="Who waits in a saturated burst",
     caption=(
-        "All SMs store the same bytes at the same time, yet some are done far sooner: the paths to the link meet in a tree of "
-        "arbiters, and an SM whose branch has fewer active members gets a larger share. Neighbouring smids share a branch. The "
-        "pattern belongs to this GPU."
+        "All SMs store the same bytes from the same moment. Were they served alike, all points would lie on the mean. Steps and "
+        "groups show the tree of arbiters on the way to the link: an SM whose branch has fewer active members gets a larger "
+        "share. The pattern belongs to this GPU."
     ),
     draw=draw,
     order=90,

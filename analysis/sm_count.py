@@ -98,10 +98,9 @@ FIGURE = FigureSpec(
     name="sm_count",
     title="Drain rate and capacity against SM count",
     caption=(
-        "Left: a few SMs are enough to fill the link; from there R grows little, while the same code writing the GPU's own "
-        "memory keeps scaling, so the plateau belongs to the link. Right: the capacity per SM is nearly the same for every K "
-        "and W that saturates, so Q is a property of the SM and Q of the GPU is K times it. Where nothing saturates there is no "
-        "Q and no point."
+        "Left: where R stops growing with K, the link is full; the same code writing the GPU's own memory (local control) shows "
+        "what the SMs could do without it. Right: the capacity per SM. Where the points lie level over K and W, Q belongs to "
+        "the SM and that of the GPU is K times it. Where nothing saturates there is no Q and no point."
     ),
     draw=draw,
     order=50,

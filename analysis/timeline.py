@@ -62,8 +62,8 @@ def _choose(traces: pd.DataFrame, samples: pd.DataFrame, model: Model) -> tuple[
     for fitted in remote_models(model):
         source, _, destination = fitted.pair.partition(">")
         mine = known[(known["source"] == int(source)) & (known["destination"] == int(destination)) & (known["flavour"] == fitted.flavour)]
-        for (producers, warps), some in sorted(mine.groupby(["producers", "warps"]), key=lambda item: item[0], reverse=True):
-            entry = fitted.find(int(producers), int(warps))
+        for producers, warps in sorted({(int(k), int(w)) for k, w in zip(mine["producers"], mine["warps"], strict=True)}, reverse=True):
+            some, entry = mine[(mine["producers"] == producers) & (mine["warps"] == warps)], fitted.find(producers, warps)
             if entry is None or entry.knee_bytes.value is None:
                 continue
             below = some[some["bytes"] <= CLEAR_OF_KNEE * entry.knee_bytes.value].sort_values(["bytes", "schedule"])
@@ -80,7 +80,7 @@ def _stamps(traces: pd.DataFrame, row: pd.Series) -> Array:
         (traces["schedule"] == row["schedule"]) & (traces["source"] == row["source"]) & (traces["destination"] == row["destination"])
     ]
     table = mine.pivot_table(index=["smid", "warp"], columns="store", values="cycles", aggfunc="first").sort_index(axis=1)
-    return table.to_numpy(dtype=np.float64)
+    return np.asarray(table, dtype=np.float64)
 
 
 def _draw_burst(left: Axes, right: Axes, i: int, name: str, stamps_us: Array) -> None:

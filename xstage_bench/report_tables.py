@@ -84,7 +84,7 @@ def verdict_table(model: Model, manifest: Manifest) -> Table:
                 f"K = {entry.producers}, W = {entry.warps}, {entry.bytes / 1e3:.4g} kB",
             ]
         )
-        rows.append([*row, "measured"])
+        rows.append([*row, "simulated" if manifest.simulated else "measured"])
     rows += [[key.replace(">", " → "), *[MISSING] * 6, f"failed: {reason}"] for key, reason in sorted(manifest.failed_pairs.items())]
     share = "R / line rate" if line is None else f"R / line rate ({line:.0f} GB/s)"
     columns = ["pair", "R (GB/s)", share, "Q per SM (kB)", "Q of all K (MB)", "T0 (µs)", "T0 and Q at", "state"]
@@ -130,12 +130,24 @@ def parameter_tables(model: Model) -> list[Table]:
         name = (
             f"GPU {pair.pair.partition('>')[0]}, own memory (local control)" if pair.is_local else f"pair {pair.pair.replace('>', ' → ')}"
         )
-        tables.append(Table(f"Fitted law, {name}, {pair.flavour}", columns, rows))
+        tables.append(Table(f"Fitted law, {name}, {pair.flavour}", columns, rows, _why_missing(pair)))
     if len(pairs) > DETAILED_PAIRS:
-        tables[-1] = Table(
-            tables[-1].title, tables[-1].columns, tables[-1].rows, f"The other {len(pairs) - DETAILED_PAIRS} pairs are in model.json."
-        )
+        last = tables[-1]
+        more = f"The other {len(pairs) - DETAILED_PAIRS} pairs are in model.json. {last.note}".strip()
+        tables[-1] = Table(last.title, last.columns, last.rows, more)
     return tables
+
+
+def _why_missing(pair: PairModel) -> str:
+    """Return each reason why a Q or R is not identified, with the (K, W) that it holds for."""
+    reasons: dict[str, list[str]] = {}
+    for e in pair.burst_gap:
+        for name, number_of in (("Q", e.capacity_bytes_per_producer), ("R", e.drain_gb_per_s)):
+            if number_of.value is None:
+                reasons.setdefault(f"{name} not identified: {number_of.reason or 'no reason recorded'}", []).append(
+                    f"{e.producers}×{e.warps}"
+                )
+    return " ".join(f"{reason} (K×W: {', '.join(cells)})." for reason, cells in reasons.items())
 
 
 def validation_tables(validation: Validation | None) -> list[Table]:
