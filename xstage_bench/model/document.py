@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from xstage_bench.errors import DataError
 from xstage_bench.model.estimate import Estimate
+from xstage_bench.record.json_file import read_json, write_json
 
 SCHEMA_VERSION = 1
 ModelName = Literal["bandwidth_only", "loggp", "burst_gap", "node"]
@@ -19,8 +19,13 @@ ModelName = Literal["bandwidth_only", "loggp", "burst_gap", "node"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The same three numbers by the paper's recipe (no refit), beside those of the joint fit."""
+    """The three numbers by the paper's recipe (no refit), beside those of the joint fit.
 
+    `t0_cycles` is the large-gap plateau of periodic bursts of `bytes` per producer, the largest size measured below the knee;
+    `drain_gb_per_s` comes from zero-gap periodic bursts, `capacity_bytes` from the isolated knee minus R*T0.
+    """
+
+    bytes: int | None
     t0_cycles: Estimate
     drain_gb_per_s: Estimate
     capacity_bytes: Estimate
@@ -51,8 +56,10 @@ class BurstGap:
         [V/R - T0]+ of the reference burst.
     peak_backlog_bytes : Estimate
         [V - R*T0]+ of the reference burst, all producers together.
+    limited_by : {'producer', 'link'} or None
+        What the stalled slope is the rate of: the SM's own drain (as slow with the fewest producers), or what they share.
     recipe : Recipe or None
-    median_error, p95_error : float or None
+    median_error, p90_error, p95_error : float or None
         |fitted - measured| / measured of the mean issue time over the sizes fitted.
     sizes, repetitions, processes : int
         How many burst sizes, valid repetitions of the scarcest of them, and processes entered.
@@ -71,8 +78,10 @@ class BurstGap:
     knee_bytes: Estimate
     recovery_gap_cycles: Estimate
     peak_backlog_bytes: Estimate
+    limited_by: Literal["producer", "link"] | None = None
     recipe: Recipe | None = None
     median_error: float | None = None
+    p90_error: float | None = None
     p95_error: float | None = None
     sizes: int = 0
     repetitions: int = 0
@@ -92,6 +101,20 @@ class DrainRate:
     sustained: Estimate
     zero_gap: Estimate
     mean_slope: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plateau:
+    """Issue time of periodic bursts at the largest gap, where the gap no longer matters: the T0 of the periodic law.
+
+    Past the knee it lies between T0(n) and the isolated burst, because producers that stalled once are staggered and collide less.
+    """
+
+    producers: int
+    warps: int
+    bytes: int
+    gap_cycles: int
+    issue_cycles: Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +138,7 @@ class PairModel:
     node: dict[str, Estimate] = field(default_factory=dict)
     calibrated_range: CalibratedRange = field(default_factory=CalibratedRange)
     drain: list[DrainRate] = field(default_factory=list)
+    plateaus: list[Plateau] = field(default_factory=list)
 
     @property
     def is_local(self) -> bool:
@@ -237,13 +261,6 @@ class Validation:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What is read first of any document, so that a file of another version is refused by its version, not by its keys."""
-
-    schema_version: int
-
-
 def load_model(path: Path) -> Model:
     """Read a `model.json`.
 
@@ -254,30 +271,14 @@ def load_model(path: Path) -> Model:
     DataError
         Not strict JSON, not a model, or written by a newer version.
     """
-    from xstage_bench.record.json_file import read_json
-
-    _check_version(path, read_json(path, Header).schema_version)
-    return read_json(path, Model)
+    return read_json(path, Model, newest=SCHEMA_VERSION)
 
 
 def load_validation(path: Path) -> Validation:
     """Read a `validation.json`; errors as `load_model`."""
-    from xstage_bench.record.json_file import read_json
-
-    _check_version(path, read_json(path, Header).schema_version)
-    return read_json(path, Validation)
+    return read_json(path, Validation, newest=SCHEMA_VERSION)
 
 
 def save(path: Path, document: Model | Validation) -> None:
     """Write a document strictly and atomically (temporary name, then renamed)."""
-    from xstage_bench.record.json_file import write_json
-
     write_json(path, document)
-
-
-def _check_version(path: Path, version: int) -> None:
-    if version != SCHEMA_VERSION:
-        raise DataError(
-            f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}",
-            "upgrade xstage-bench" if version > SCHEMA_VERSION else "fit the run again: xstage fit RUN",
-        )

@@ -1,0 +1,161 @@
+"""Intervals: whole repetitions are resampled within their process, and a term between processes is added.
+
+A measured number varies between repetitions of one process, and by a further amount between processes, because each has its own
+allocations. Three processes tell little about the second spread, so it is not taken at face value; see `estimate`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.model.estimate import Estimate, EstimateStatus
+
+FloatArray = NDArray[np.float64]
+MIN_PROCESSES = 3
+#: Half the distance between these quantiles of a normal distribution is one standard deviation; rare failed refits do not move it.
+_ONE_SIGMA = (0.158655, 0.841345)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resampled:
+    """A number with what its interval is made of.
+
+    Parameters
+    ----------
+    value : float
+    draws : ndarray, shape (resamples,)
+        The number recomputed on each resample of the repetitions.
+    per_process : ndarray, shape (processes,)
+        The number computed on each process alone; NaN where a process lacks the data.
+    repetitions : int
+        Repetitions of each process, the fewest of them.
+    """
+
+    value: float
+    draws: FloatArray
+    per_process: FloatArray
+    repetitions: int
+
+
+def combine(function: Callable[..., Any], *parts: Resampled) -> Resampled:
+    """Apply a vectorised function of the values of `parts`, carrying their resamples along; draws of different parts are independent."""
+    with np.errstate(all="ignore"):
+        return Resampled(
+            float(function(*(p.value for p in parts))),
+            np.asarray(function(*(p.draws for p in parts)), dtype=np.float64),
+            np.asarray(function(*(p.per_process for p in parts)), dtype=np.float64),
+            min(p.repetitions for p in parts),
+        )
+
+
+def resample_medians(values: FloatArray, resamples: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Reduce repetitions to one number per column, with resamples of whole repetitions.
+
+    A column's number is the mean over processes of the median over repetitions: the median because spikes are one-sided, the mean
+    because processes are alike.
+
+    Parameters
+    ----------
+    values : ndarray, shape (processes, repetitions, columns)
+        NaN where a repetition is missing.
+    resamples : int
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    centre : ndarray, shape (columns,)
+    draws : ndarray, shape (resamples, columns)
+        Each with repetitions drawn with replacement within each process, the same ones for all columns.
+    per_process : ndarray, shape (processes, columns)
+    """
+    processes, repetitions, columns = values.shape
+    per_process = _median(values)
+    draws = np.empty((resamples, processes, columns))
+    for p in range(processes):
+        pick = rng.integers(repetitions, size=(resamples, repetitions))
+        draws[:, p] = _median(values[p][pick])
+    return _mean(per_process, 0), _mean(draws, 1), per_process
+
+
+def estimate(
+    number: Resampled,
+    *,
+    statistic: str,
+    level: float = 0.95,
+    status: EstimateStatus = "ok",
+    reason: str | None = None,
+) -> Estimate:
+    """Turn a resampled number into an Estimate with an honest interval.
+
+    The variance within processes, w, comes from the resamples and has many degrees of freedom. The variance of the mean over P
+    processes, b, contains w already and has P - 1. When b exceeds w there is a spread between processes: the interval
+    is t(P - 1) times sqrt(b), 4.3 standard errors for three processes. Else it is t(P * (repetitions - 1)) times sqrt(w). With fewer than
+    three processes the spread between them is unknown; the interval covers repetitions only and `reason` says so.
+
+    Parameters
+    ----------
+    number : Resampled
+    statistic : str
+    level : float
+    status, reason
+        As in `Estimate`; a number that is not finite becomes ``not_identified``.
+
+    Returns
+    -------
+    Estimate
+        Its interval is cut at zero, because all numbers fitted here are non-negative.
+    """
+    from scipy.special import stdtrit
+
+    if not np.isfinite(number.value):
+        return Estimate.missing(reason or "the fit gave no finite number", statistic)
+    apart = number.per_process[np.isfinite(number.per_process)]
+    draws = number.draws[np.isfinite(number.draws)]
+    processes = apart.size
+    within = 0.0
+    if draws.size >= 2 and number.repetitions >= 2:
+        low, high = np.quantile(draws, _ONE_SIGMA)
+        within = float(((high - low) / 2) ** 2) * number.repetitions / (number.repetitions - 1)
+    freedom = max(1, max(1, processes) * (number.repetitions - 1))
+    variance = within
+    if processes >= MIN_PROCESSES:
+        between = float(np.var(apart, ddof=1)) / processes
+        if between > within:
+            variance, freedom = between, processes - 1
+    else:
+        note = f"{processes} process{'es' if processes != 1 else ''}: the interval leaves out the spread between processes"
+        reason = note if reason is None else f"{reason}; {note}"
+    error = float(np.sqrt(variance))
+    half = float(stdtrit(freedom, 0.5 + level / 2)) * error
+    return Estimate(
+        value=number.value,
+        standard_error=error,
+        low=max(0.0, number.value - half),
+        high=number.value + half,
+        level=level,
+        status=status,
+        statistic=statistic,
+        reason=reason,
+    )
+
+
+def _median(values: FloatArray) -> FloatArray:
+    """Median over the last axis but one, missing values left out; several times faster than numpy.nanmedian."""
+    ordered = np.sort(values, axis=-2)
+    count = np.isfinite(values).sum(axis=-2)
+    low = np.take_along_axis(ordered, np.maximum(0, (count - 1) // 2)[..., None, :], axis=-2)
+    high = np.take_along_axis(ordered, (count // 2).clip(max=ordered.shape[-2] - 1)[..., None, :], axis=-2)
+    median = np.squeeze((low + high) / 2, axis=-2)
+    return np.asarray(np.where(count > 0, median, np.nan), dtype=np.float64)
+
+
+def _mean(values: FloatArray, axis: int) -> FloatArray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column without any value is NaN, and meant to be
+        return np.asarray(np.nanmean(values, axis=axis), dtype=np.float64)
