@@ -18,6 +18,7 @@ BURST_COLUMNS = ("bytes", "gap_cycles", "start_ns")
 COLUMNS = ("schedule", *HEAD_COLUMNS, *BURST_COLUMNS)
 REQUIRED = ("producers", "bytes")
 
+_KNOWN_HEADS = 65536
 _DEFAULTS = {"source": "0", "destination": "1", "warps": "1", "flavour": "st.v4", "layout": "contiguous", "start": "isolated"}
 
 
@@ -90,7 +91,7 @@ def _columns(header: list[str]) -> dict[str, int]:
 
 def _groups(rows: Iterator[tuple[int, list[str]]], columns: dict[str, int], width: int) -> list[_Group]:
     groups: dict[str, _Group] = {}
-    head_at = [columns.get(name) for name in HEAD_COLUMNS]
+    head_of = _head_reader(columns)
     burst_at = [(name, columns.get(name)) for name in BURST_COLUMNS]
     id_at = columns.get("schedule")
     group = None
@@ -100,7 +101,7 @@ def _groups(rows: Iterator[tuple[int, list[str]]], columns: dict[str, int], widt
         name = cells[id_at].strip() if id_at is not None else ""
         if id_at is not None and not name:
             raise DataError(f"line {line}: column 'schedule' is empty", "name the schedule in each of its rows, or remove the column")
-        head = tuple("" if i is None else cells[i].strip() for i in head_at)
+        head = head_of(cells)
         if group is None or group.id != name:
             group = groups.get(name) or groups.setdefault(name, _Group(name, head))
         if head != group.head:
@@ -110,12 +111,31 @@ def _groups(rows: Iterator[tuple[int, list[str]]], columns: dict[str, int], widt
     return list(groups.values())
 
 
+def _head_reader(columns: dict[str, int]) -> Callable[[list[str]], tuple[str, ...]]:
+    """Return what picks the head cells from a row, in the order of `HEAD_COLUMNS`; most rows repeat the ones before them."""
+    at = [columns.get(name) for name in HEAD_COLUMNS]
+    present = [i for i in at if i is not None]
+    known: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def read(cells: list[str]) -> tuple[str, ...]:
+        raw = tuple([cells[i] for i in present])
+        head = known.get(raw)
+        if head is None:
+            head = tuple("" if i is None else cells[i].strip() for i in at)
+            if len(known) < _KNOWN_HEADS:
+                known[raw] = head
+        return head
+
+    return read
+
+
 def _must_agree(group: _Group, head: tuple[str, ...], line: int) -> None:
     for name, first, now in zip(HEAD_COLUMNS, group.head, head, strict=True):
-        if now and now != first:
+        begun = first or _DEFAULTS.get(name, "")
+        if now and now != begun:
             where = f"the schedule '{group.id}'" if group.id else "this schedule"
             raise DataError(
-                f"line {line}: column '{name}' is '{now}', but '{first}' in line {group.lines[0]}, where {where} begins",
+                f"line {line}: column '{name}' is {_shown(now)}, but {_shown(begun)} in line {group.lines[0]}, where {where} begins",
                 f"a schedule has one '{name}': repeat it, leave it empty, or name another one in column 'schedule'",
             )
 
@@ -140,19 +160,27 @@ def _burst_number(cell: str, column: str, line: int) -> int:
 
 
 def _schedule(group: _Group) -> Schedule:
-    line = group.lines[0]
-    cells = {name: cell or _DEFAULTS.get(name, "") for name, cell in zip(HEAD_COLUMNS, group.head, strict=True)}
-    producers = _producers(cells["producers"], line)
-    warps, source, destination = (_head_number(cells[name], name, line) for name in ("warps", "source", "destination"))
+    try:
+        head = _head(group.head)
+    except DataError as error:
+        raise DataError(f"line {group.lines[0]}: {error.message}", error.hint) from error
 
     def build(bursts: tuple[Burst, ...]) -> Schedule:
-        return Schedule(bursts, producers, warps, source, destination, cast("StartRule", cells["start"]), cells["flavour"], cells["layout"])
+        return Schedule(bursts, *head)
 
     try:
         return build(tuple(group.bursts))
     except XStageError as error:
         culprit = _first_bad(build, group.bursts)
         raise DataError(f"line {group.lines[culprit]}: {error.message}", error.hint) from error
+
+
+@lru_cache(maxsize=4096)
+def _head(cells: tuple[str, ...]) -> tuple[int | tuple[int, ...], int, int, int, StartRule, str, str]:
+    """Return the head cells as the fields of `Schedule` after its bursts, in their order."""
+    cell = {name: text or _DEFAULTS.get(name, "") for name, text in zip(HEAD_COLUMNS, cells, strict=True)}
+    warps, source, destination = (_head_number(cell[name], name) for name in ("warps", "source", "destination"))
+    return _producers(cell["producers"]), warps, source, destination, cast("StartRule", cell["start"]), cell["flavour"], cell["layout"]
 
 
 def _first_bad(build: Callable[[tuple[Burst, ...]], Schedule], bursts: list[Burst]) -> int:
@@ -168,20 +196,18 @@ def _first_bad(build: Callable[[tuple[Burst, ...]], Schedule], bursts: list[Burs
     return low
 
 
-def _producers(cell: str, line: int) -> int | tuple[int, ...]:
+def _producers(cell: str) -> int | tuple[int, ...]:
     parts = cell.removeprefix("smid:").replace(",", " ").replace(";", " ").split() if cell.startswith("smid:") else [cell]
     numbers = [_whole(part) for part in parts]
     if not numbers or None in numbers:
-        raise DataError(
-            f"line {line}: column 'producers' is {_shown(cell)}", "write a count of SMs, such as 132, or smids, such as smid:0 2 4"
-        )
+        raise DataError(f"column 'producers' is {_shown(cell)}", "write a count of SMs, such as 132, or smids, such as smid:0 2 4")
     return tuple(cast("list[int]", numbers)) if cell.startswith("smid:") else cast("int", numbers[0])
 
 
-def _head_number(cell: str, column: str, line: int) -> int:
+def _head_number(cell: str, column: str) -> int:
     value = _whole(cell)
     if value is None:
-        raise DataError(f"line {line}: column '{column}' is {_shown(cell)}, not a whole number", f"write {column} in digits, for example 1")
+        raise DataError(f"column '{column}' is {_shown(cell)}, not a whole number", f"write {column} in digits, for example 1")
     return value
 
 

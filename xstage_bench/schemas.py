@@ -1,0 +1,39 @@
+"""JSON Schemas of the files that scripts read, made from the dataclasses that write them: ``python -m xstage_bench.schemas``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.record.json_file import write_json
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of each document, by the name of the file it describes, without ``.json``."""
+    from xstage_bench.model.document import Model, Validation
+    from xstage_bench.record.manifest import Manifest
+    from xstage_bench.schedule_file import ScheduleFile
+
+    documents: dict[str, Any] = {"manifest": Manifest, "model": Model, "validation": Validation, "schedules": ScheduleFile}
+    return {name: {"$schema": DRAFT, "title": f"{name}.json", **msgspec.json.schema(type_)} for name, type_ in documents.items()}
+
+
+def write_schemas(folder: Path) -> list[Path]:
+    """Write ``NAME.json`` for each document into `folder`; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, schema in schemas().items():
+        path = folder / f"{name}.json"
+        write_json(path, schema)
+        written.append(path)
+    return written
+
+
+if __name__ == "__main__":
+    for path in write_schemas(asset_dir("results") / "schemas"):
+        print(path)
