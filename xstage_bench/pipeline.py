@@ -122,7 +122,7 @@ def profile(
     from xstage_bench.runner import record_run
 
     say(f"measuring into {folder}")
-    run = record_run(options, folder, list(argv), resume, progress)
+    run = record_run(options, folder, argv, resume=resume, progress=progress)
     if run.samples().empty:
         return Profiled(run, None, None)
     say("fitting")

@@ -42,7 +42,7 @@ def command(out: Output, folder: Path | None, resume: bool, **chosen: Any) -> in
                 out.note(f"{finding.status}: {finding.check}: {finding.detail}")
     try:
         with progress_bar() as progress:
-            done = profile(options, folder, sys.argv[1:], resume=resume, progress=progress, say=out.note)
+            done = profile(options, folder, ["xstage", *sys.argv[1:]], resume=resume, progress=progress, say=out.note)
     except KeyboardInterrupt:
         stopped(out, folder)
         raise

@@ -26,6 +26,7 @@ def progress_bar() -> Iterator[Callable[[Progress], None] | None]:
         task = bar.add_task("opening", total=None)
 
         def report(now: Progress) -> None:
-            bar.update(task, description=now.label, completed=now.done, total=now.total)
+            pair = f"{now.pair[0]}>{now.pair[1]}, process {now.process + 1}"
+            bar.update(task, description=pair, completed=now.done, total=now.total)
 
         yield report

@@ -36,7 +36,7 @@ def command(out: Output, folder: Path | None, resume: bool, **chosen: Any) -> in
     out.note(f"measuring into {folder}")
     try:
         with progress_bar() as progress:
-            run = record_run(options, folder, sys.argv[1:], resume, progress)
+            run = record_run(options, folder, ["xstage", *sys.argv[1:]], resume=resume, progress=progress)
     except KeyboardInterrupt:
         stopped(out, folder)
         raise

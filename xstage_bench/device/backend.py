@@ -20,7 +20,10 @@ _FORMS = "auto, cuda, sim, sim:PRESET or replay:WHERE"
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """A backend decided on: ``spec`` is ``cuda``, ``sim:PRESET`` or ``replay:WHERE``, never ``auto``; ``reason`` says why."""
+    """A backend decided on: ``spec`` is ``cuda``, ``sim:PRESET`` or ``replay:WHERE``, never ``auto``; ``reason`` says why.
+
+    `simulated` is true also for the replay of a simulated run.
+    """
 
     spec: str
     reason: str
@@ -47,7 +50,9 @@ def resolve_backend(
     Raises
     ------
     UsageError
-        The spec has none of these forms.
+        The spec has none of these forms, or names a run that does not exist.
+    DataError
+        What it names is no sound run folder.
     WaivedError
         GPUs are asked for, or present, and cannot be measured.
     """
@@ -59,7 +64,9 @@ def resolve_backend(
     if kind == "replay":
         if not rest:
             raise UsageError("--backend replay needs a run folder", "--backend replay:FOLDER")
-        return BackendChoice(spec, "asked for", False)
+        from xstage_bench.device.replay import find_run
+
+        return BackendChoice(spec, "asked for", find_run(rest).manifest.simulated)
     if colon or kind not in ("auto", "cuda"):
         raise UsageError(f"unknown backend '{spec}'", f"use one of: {_FORMS}")
     node = topology()

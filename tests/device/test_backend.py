@@ -1,0 +1,87 @@
+"""``--backend``: what each word means on machines with working, broken and no GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from xstage_bench.device.backend import BackendChoice, open_device, resolve_backend
+from xstage_bench.errors import DataError, UsageError, WaivedError
+from xstage_bench.topology import read_topology
+
+
+def never():
+    raise AssertionError("the topology is not needed for this backend")
+
+
+def test_auto_measures_a_usable_pair(fake_nvml):
+    choice = resolve_backend("auto", topology=lambda: read_topology(fake_nvml(), {}), has_cupy=lambda: True)
+    assert choice == BackendChoice("cuda", "2 usable pairs of GPUs", False)
+
+
+def test_auto_simulates_only_without_any_gpu(fake_nvml):
+    choice = resolve_backend("auto", topology=lambda: read_topology(fake_nvml(library=False), {}, bus=lambda: []))
+    assert choice.spec == "sim:h200-nv18-x2"
+    assert choice.simulated
+    assert "NVML" in choice.reason
+
+
+@pytest.mark.parametrize("spec", ["auto", "cuda"])
+@pytest.mark.parametrize("fault", ["dead links", "one GPU", "hidden", "no driver", "lost"])
+def test_broken_gpus_are_waived_with_the_reason_and_never_simulated(fake_nvml, spec, fault):
+    nvml, environ, bus = fake_nvml(), {}, []
+    if fault == "dead links":
+        nvml.gpus[0]["links"]["down"] = list(range(18))
+    elif fault == "one GPU":
+        del nvml.gpus[1]
+    elif fault == "hidden":
+        environ = {"CUDA_VISIBLE_DEVICES": "-1"}
+    elif fault == "no driver":
+        nvml, bus = fake_nvml(library=False), ["0000:18:00.0"]
+    else:
+        for gpu in nvml.gpus:
+            gpu["lost"] = True
+    words = {"dead links": "0 of 18", "one GPU": "only one GPU", "hidden": "CUDA shows none", "no driver": "PCI bus", "lost": "GPU is lost"}
+    with pytest.raises(WaivedError, match=words[fault]) as error:
+        resolve_backend(spec, topology=lambda: read_topology(nvml, environ, bus=lambda: bus), has_cupy=lambda: True)
+    assert error.value.hint
+
+
+def test_cuda_without_any_gpu_is_waived(fake_nvml):
+    with pytest.raises(WaivedError, match="no GPU is visible"):
+        resolve_backend("cuda", topology=lambda: read_topology(fake_nvml(library=False), {}, bus=lambda: []))
+
+
+def test_missing_cupy_is_named(fake_nvml):
+    with pytest.raises(WaivedError, match="CuPy is not installed"):
+        resolve_backend("auto", topology=lambda: read_topology(fake_nvml(), {}), has_cupy=lambda: False)
+
+
+def test_the_simulator_is_taken_at_its_word():
+    assert resolve_backend("sim", topology=never) == BackendChoice("sim:h200-nv18-x2", "asked for", True)
+    assert resolve_backend("sim:other", topology=never).spec == "sim:other"
+
+
+@pytest.mark.parametrize("spec", ["", "gpu", "cuda:0", "auto:", "sim:", "replay", "replay:", "replay:no/such/run"])
+def test_other_words_are_usage_errors(spec):
+    with pytest.raises(UsageError) as error:
+        resolve_backend(spec, topology=never)
+    assert error.value.hint
+
+
+def test_a_replay_of_what_is_no_run_is_a_data_error(tmp_path):
+    with pytest.raises(DataError):
+        resolve_backend(f"replay:{tmp_path}", topology=never)
+
+
+def test_an_unknown_preset_is_a_usage_error():
+    with pytest.raises(UsageError, match="nonesuch"):
+        open_device(BackendChoice("sim:nonesuch", "asked for", True))
+
+
+def test_the_simulator_opens_and_describes_two_gpus():
+    device = open_device(resolve_backend("sim", topology=never), seed=3, process=1)
+    try:
+        assert device.backend == "sim:h200-nv18-x2"
+        assert device.node().pairs == ((0, 1), (1, 0))
+    finally:
+        device.close()

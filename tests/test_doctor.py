@@ -1,0 +1,84 @@
+"""The doctor's findings over nodes in known states, and the CUDA extra of a driver."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from xstage_bench.doctor import can_measure, cuda_extra, examine
+from xstage_bench.environment import snapshot
+from xstage_bench.topology import read_topology
+
+
+def findings_of(nvml, *, has_cupy=True):
+    return examine(read_topology(nvml, {}, bus=lambda: []), snapshot(nvml, {}), has_cupy=has_cupy)
+
+
+def status(findings, check):
+    return {f.status for f in findings if f.check == check}
+
+
+def test_a_healthy_node(fake_nvml):
+    findings = findings_of(fake_nvml())
+    assert {f.status for f in findings} == {"ok"}
+    assert can_measure(findings)
+    assert any("18 of 18 NVLinks are up, 478 GB/s" in f.detail for f in findings)
+
+
+def test_no_gpu_is_waived_and_not_passed(fake_nvml):
+    findings = findings_of(fake_nvml(library=False))
+    assert [(f.check, f.status) for f in findings] == [("driver", "waived")]
+    assert not can_measure(findings)
+
+
+def test_gpus_without_a_driver_fail(fake_nvml):
+    nvml = fake_nvml(library=False)
+    findings = examine(read_topology(nvml, {}, bus=lambda: ["0000:18:00.0"]), snapshot(nvml, {}), has_cupy=True)
+    assert status(findings, "driver") == {"fail"}
+    assert "docker run --gpus all" in (findings[0].hint or "")
+
+
+def test_cupy_is_asked_for_with_the_right_extra(fake_nvml):
+    findings = findings_of(fake_nvml(driver="550.54.15"), has_cupy=False)
+    assert [f.hint for f in findings if f.check == "cupy"] == ["pip install 'xstage-bench[cuda12]'"]
+    assert not can_measure(findings)
+
+
+def test_dead_links_fail_and_a_single_one_warns(fake_nvml):
+    nvml = fake_nvml()
+    nvml.gpus[0]["links"]["down"] = [3]
+    findings = findings_of(nvml)
+    assert can_measure(findings)
+    assert [f.detail for f in findings if f.status == "warn"] == ["17 of 18 NVLinks are up"]
+    nvml.gpus[0]["links"]["down"] = list(range(18))
+    assert not can_measure(findings_of(nvml))
+
+
+def test_what_spoils_a_number_is_a_warning(fake_nvml):
+    nvml = fake_nvml()
+    nvml.gpus[0].update(clock_events=0x4, processes=[{"pid": 4194301, "usedGpuMemory": 1}], ecc_uncorrected=2)
+    nvml.gpus[1]["links"]["errors"]["163"] = {"0": 5}
+    findings = findings_of(nvml)
+    for check in ("GPU 0 clocks", "GPU 0 users", "GPU 0 ECC", "GPU 1 link errors"):
+        assert status(findings, check) == {"warn"}, check
+    assert can_measure(findings)
+
+
+def test_one_pair_of_several_lost_is_a_warning(fake_nvml):
+    nvml = fake_nvml()
+    nvml.gpus[0]["p2p"] = {nvml.gpus[1]["uuid"]: 3}
+    findings = findings_of(nvml)
+    assert status(findings, "pairs") == {"warn"}
+    assert "1 of 2 ordered pairs" in next(f.detail for f in findings if f.check == "pairs")
+
+
+@pytest.mark.parametrize(
+    ("driver", "extra"),
+    [("580.159", "cuda13"), ("615.1", "cuda13"), ("579.99.01", "cuda12"), ("525.60", "cuda12"), ("470.82", None), (None, None)],
+)
+def test_the_extra_of_a_driver(driver, extra):
+    assert cuda_extra(driver) == extra
+    script = runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "cuda_extra.py"))
+    assert script["extra"](driver) == extra

@@ -1,0 +1,157 @@
+"""The architecture: who may import what, file sizes, no private names across modules, no Python in cuda/."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "xstage_bench"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+LOADED = sorted([*(ROOT / "probes").glob("*.py"), *(ROOT / "analysis").glob("*.py")])
+HEAVY = {"numpy", "pandas", "scipy", "matplotlib", "pyarrow", "cupy", "jinja2"}
+LONGEST_FILE = 400
+
+
+def imports(source: str, *, top_level: bool = False) -> Iterator[tuple[str, str | None]]:
+    """Yield (module, name or None) of every import that runs; those under TYPE_CHECKING do not. `top_level`: outside functions."""
+
+    def walk(node: ast.AST) -> Iterator[tuple[str, str | None]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.Import):
+                yield from ((alias.name, None) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                yield from (("." * child.level + (child.module or ""), alias.name) for alias in child.names)
+            elif top_level and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            else:
+                yield from walk(child)
+
+    yield from walk(ast.parse(source))
+
+
+def roots(source: str, *, top_level: bool = False) -> set[str]:
+    """First parts of the modules imported."""
+    return {module.partition(".")[0] for module, _ in imports(source, top_level=top_level)}
+
+
+def private_uses(source: str) -> list[str]:
+    """Private names that a file takes from another module, by import or as an attribute of an imported module."""
+    found = [f"{m}.{n}" for m, n in imports(source) if n is not None and n.startswith("_") and not n.startswith("__")]
+    modules = {n or m.partition(".")[0] for m, n in imports(source) if n is None or m.startswith("xstage_bench")}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            name = node.attr
+            if name.startswith("_") and not name.startswith("__") and node.value.id[0].islower() and node.value.id != "os":
+                found.append(f"{node.value.id}.{name}")
+    return found
+
+
+def inside(path: Path, *rooms: str) -> bool:
+    """Whether a file lies in one of these folders of the package."""
+    return any(path.is_relative_to(PACKAGE / room) for room in rooms)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_the_rules_see_what_they_forbid():
+    bad = "import cupy\nfrom a.b import _secret\nimport json\njson._hidden\ndef f():\n    import pandas\n"
+    assert roots(bad) == {"cupy", "a", "json", "pandas"}
+    assert roots(bad, top_level=True) == {"cupy", "a", "json"}
+    assert private_uses(bad) == ["a.b._secret", "json._hidden"]
+    assert roots("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import cupy\n") == {"typing"}
+    assert len(SOURCES) > 20
+
+
+@pytest.mark.parametrize("path", SOURCES + LOADED, ids=name_of)
+def test_cupy_only_in_its_rooms_and_inside_functions(path):
+    source = path.read_text()
+    if not inside(path, "device/cuda", "fused"):
+        assert "cupy" not in roots(source)
+    assert "cupy" not in roots(source, top_level=True)
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if inside(p, "model")], ids=name_of)
+def test_the_model_stands_alone(path):
+    for module, _ in imports(path.read_text()):
+        assert module.partition(".")[0] not in {"cupy", "click", "matplotlib"}
+        assert not module.startswith(("xstage_bench.cli", "xstage_bench.device.", "xstage_bench.plot", "xstage_bench.runner"))
+
+
+@pytest.mark.parametrize("path", [PACKAGE / "plot.py", *sorted(PACKAGE.glob("report*.py")), *LOADED], ids=name_of)
+def test_what_draws_or_sweeps_never_fits(path):
+    for module, name in imports(path.read_text()):
+        assert not module.startswith(("scipy.optimize", "xstage_bench.model.calibrate")), module
+        assert (module, name) not in {("scipy", "optimize"), ("xstage_bench.model", "calibrate")}
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if inside(p, "cli")], ids=name_of)
+def test_the_command_line_holds_no_logic(path):
+    assert not roots(path.read_text()) & HEAVY
+
+
+@pytest.mark.parametrize("name", ["doctor", "topology", "environment", "links", "nvml", "visible"])
+def test_looking_at_a_machine_creates_no_context(name):
+    source = (PACKAGE / f"{name}.py").read_text()
+    assert "cupy" not in roots(source)
+    assert "xstage_bench.device.cuda" not in {module for module, _ in imports(source)}
+    for call in ("CtxCreate", "PrimaryCtxRetain", "SetDevice", "cudart", "runtime"):
+        assert f".{call}" not in source
+        assert f".cu{call}" not in source
+
+
+@pytest.mark.parametrize("path", SOURCES + LOADED, ids=name_of)
+def test_no_private_names_across_modules(path):
+    assert private_uses(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES + LOADED if not inside(p, "cli")], ids=name_of)
+def test_stdout_belongs_to_the_command_line(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            assert any(keyword.arg == "file" for keyword in node.keywords), f"line {node.lineno}: print to stdout"
+
+
+def test_files_are_short():
+    files = [*SOURCES, *LOADED, *(ROOT / "cuda").glob("*"), *(ROOT / "tests").rglob("*.py")]
+    too_long = {name_of(p): n for p in files if (n := len(p.read_text().splitlines())) > LONGEST_FILE}
+    assert too_long == {}
+
+
+def test_one_importable_package():
+    assert [name_of(p) for p in (ROOT / "cuda").rglob("*.py")] == []
+    assert [name_of(p) for folder in ("probes", "analysis", "results", "tests") for p in (ROOT / folder).rglob("__init__.py")] == []
+    assert (PACKAGE / "py.typed").exists()
+
+
+def loaded_by(code: str) -> set[str]:
+    """First parts of the modules that are loaded after running `code` in a fresh process."""
+    script = f"import sys\n{code}\nprint('\\n'.join(sorted({{m.partition('.')[0] for m in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(done.stdout.splitlines())
+
+
+def test_help_loads_nothing_heavy():
+    loaded = loaded_by("from xstage_bench.cli import run\nassert run(['--help']) == 0")
+    assert "click" in loaded
+    assert not loaded & {*HEAVY, "pynvml", "cuda", "msgspec", "rich"}
+
+
+@pytest.mark.parametrize("verb", ["profile", "doctor", "fit", "report", "export", "predict"])
+def test_the_help_of_a_verb_loads_nothing_heavy(verb):
+    assert not loaded_by(f"from xstage_bench.cli import run\nassert run(['{verb}', '--help']) == 0") & HEAVY
+
+
+def test_the_model_loads_neither_click_nor_matplotlib():
+    names = [p.stem for p in (PACKAGE / "model").glob("*.py") if p.stem != "__init__"]
+    loaded = loaded_by("\n".join(f"import xstage_bench.model.{name}" for name in names))
+    assert not loaded & {"cupy", "click", "matplotlib", "rich"}
