@@ -20,7 +20,14 @@ def schemas() -> dict[str, dict[str, Any]]:
     from xstage_bench.schedule_file import ScheduleFile
 
     documents: dict[str, Any] = {"manifest": Manifest, "model": Model, "validation": Validation, "schedules": ScheduleFile}
-    return {name: {"$schema": DRAFT, "title": f"{name}.json", **msgspec.json.schema(type_)} for name, type_ in documents.items()}
+    return {name: {"$schema": DRAFT, "title": f"{name}.json", **_short(msgspec.json.schema(type_))} for name, type_ in documents.items()}
+
+
+def _short(schema: Any) -> Any:
+    # A docstring's first line says what a thing is; the rest is for readers of the code.
+    if isinstance(schema, dict):
+        return {k: v.splitlines()[0] if k == "description" and isinstance(v, str) else _short(v) for k, v in schema.items()}
+    return [_short(entry) for entry in schema] if isinstance(schema, list) else schema
 
 
 def write_schemas(folder: Path) -> list[Path]:
