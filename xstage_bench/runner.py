@@ -1,4 +1,4 @@
-"""Execute a plan on a device and record it: random order, warm-up, a sentinel, fresh processes, and one pair's failure not the others'."""
+"""Execute a plan on a device and record it: random order, warm-up, a sentinel, fresh processes; one pair's failure is not the others'."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -163,7 +164,7 @@ def run_plan(
                 share = _deadline(started, options.budget_s, plan, process, pair)
                 try:
                     current.verify(*pair)
-                    for chunk in _chunks(jobs, plan, pair, process):
+                    for chunk in _chunks(jobs, plan, pair):
                         _execute(current, chunk, process, orders[pair], writer)
                         orders[pair] += len(chunk)
                         outcome.executions += sum(j.execution.kind == "measure" for j in chunk)
@@ -201,24 +202,30 @@ def _jobs(
     return [*(jobs[i] for i in order), *lines]
 
 
-def _chunks(jobs: list[_Job], plan: Plan, pair: tuple[int, int], process: int) -> Iterator[list[_Job]]:
-    """Warm-up, then chunks of one destination each (a launch has one), the sentinel among them."""
+def _chunks(jobs: list[_Job], plan: Plan, pair: tuple[int, int]) -> Iterator[list[_Job]]:
+    """Warm-up, then chunks of one destination each (a launch has one), with the sentinel among the remote ones.
+
+    The first burst after the host has let a GPU idle is several times slower than any other, so every chunk starts with one execution that
+    is marked as warm-up: kept in the raw data, out of every fit.
+    """
     sms = plan.node.gpus[pair[0]].sm_count
-    own = PlannedSchedule(_RUNNER, Schedule((Burst(64 * 4 * 512),), sms, 4, *pair), 1)
-    first = process * 1000  # repetitions are numbered over all processes
-    yield [_Job(own, Execution(own.schedule, first + i, kind="warmup"), False) for i in range(WARMUP)]
-    sentinels = 0
+    count = dict.fromkeys(("warmup", "sentinel"), 0)
+
+    def own(kind: Literal["warmup", "sentinel"], destination: int) -> _Job:
+        schedule = Schedule((Burst(64 * 4 * 512),), sms, 4, pair[0], destination)
+        count[kind] += 1
+        return _Job(PlannedSchedule(_RUNNER, schedule, 1), Execution(schedule, count[kind] - 1, kind=kind), False)
+
+    yield [own("warmup", pair[1]) for _ in range(WARMUP)]
     for at in range(0, len(jobs), CHUNK):
         part = jobs[at : at + CHUNK]
-        for local in (False, True):
-            chunk: list[_Job] = []
-            for job in (j for j in part if j.execution.schedule.is_local == local):
-                if not local and len(chunk) % SENTINEL_EVERY == 0:
-                    chunk.append(_Job(own, Execution(own.schedule, first + sentinels, kind="sentinel"), False))
-                    sentinels += 1
+        for destination in dict.fromkeys(j.execution.schedule.destination for j in part):
+            chunk = [own("warmup", destination)]
+            for i, job in enumerate(j for j in part if j.execution.schedule.destination == destination):
+                if destination == pair[1] and i % SENTINEL_EVERY == 0:
+                    chunk.append(own("sentinel", destination))
                 chunk.append(job)
-            if chunk:
-                yield chunk
+            yield chunk
 
 
 def _execute(device: Device, chunk: list[_Job], process: int, order: int, writer: RunWriter) -> None:
