@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import Absent, FigureSpec, label, new_figure, series_style, top_legend
+from xstage_bench.plot import Absent, FigureSpec, label, new_figure, plain_ticks, series_style, top_legend
 
 from ._common import bars, interval_bars, nearest, pair_label, pick, shown_pair, spread, valid_rows
 
@@ -50,6 +50,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         axes.axhline(empty / model.sm_clock_mhz, color="0.35", linewidth=0.9, linestyle=(0, (6, 2)), label="fence with nothing outstanding")
     axes.plot([], [], color="0.3", marker="*", markersize=9, markerfacecolor="white", linestyle="none", label="knee of the issue time")
     axes.set(xscale="log", yscale="log", xlabel=f"burst per producer (kB), W = {warps} warps", ylabel="system fence after the burst (µs)")
+    plain_ticks(axes)
     top_legend(figure, axes, 4)
     heading = f"Fence after one isolated burst, {pair_label(fitted.pair)}"
     label(figure, run, f"n = {len(rows)} bursts; mean over producers, bars: 10–90 %", heading)

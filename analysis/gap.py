@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import Absent, FigureSpec, label, new_figure, series_style, top_legend
+from xstage_bench.plot import Absent, FigureSpec, label, new_figure, plain_ticks, series_style, top_legend
 
 from ._common import bars, drain_ns, free_cycles, isolated_cycles, nearest, pair_label, pick, shown_pair, spread, valid_rows
 
@@ -63,6 +63,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         axes.xaxis.set_major_locator(FixedLocator([0, 1, 10, 100, 1000]))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set(yscale="log", xlim=(-0.06, 1.3 * float(dense[-1])), xlabel="gap between bursts G (µs)", ylabel=name)
+        plain_ticks(axes, "y")
     left.set_title("max(T0, V/R − G)", fontsize=8, loc="right", color="0.3")
     right.set_title("max(T0 + G, V/R)", fontsize=8, loc="right", color="0.3")
     left.plot([], [], color="0.3", linewidth=0.8, linestyle=(0, (1, 2)), label="alone: (V − Q)/R")

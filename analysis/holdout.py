@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xstage_bench.plot import FITTED, Absent, FigureSpec, counted, label, new_figure, top_legend
+from xstage_bench.plot import FITTED, Absent, FigureSpec, counted, label, new_figure, plain_ticks, top_legend
 
 from ._common import Array, valid_rows
 
@@ -38,6 +38,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         _panel(axes, points[points["start"] == rule], np.array([low, high]))
         axes.set_title(TITLES[rule], fontsize=8.5)
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel="measured issue time (µs)")
+        plain_ticks(axes)
     panels[0].set_ylabel("predicted issue time (µs)")
     top_legend(figure, panels[0], 4)
     schedules = counted(points["schedule"].nunique(), "schedule")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import Absent, FigureSpec, label, new_figure, series_style
+from xstage_bench.plot import Absent, FigureSpec, label, new_figure, plain_ticks, series_style
 
 from ._common import Array, bars, interval_bars, isolated_cycles, nearest, pair_label, pick, shown_pair, spread, valid_rows
 
@@ -43,6 +43,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     lower.axhline(0, color="0.3", linewidth=0.8)
     lower.axhspan(-5, 5, color="0.93", zorder=0)
     upper.plot([], [], color="0.3", marker="*", markersize=9, markerfacecolor="white", linestyle="-", label="knee, 95 % interval")
+    plain_ticks(upper)
     upper.legend(loc="upper left", ncols=1)
     heading = f"Issue time of one isolated burst, {pair_label(fitted.pair)}"
     label(figure, run, f"n = {len(rows)} bursts; bars: 10–90 % of repetitions", heading)

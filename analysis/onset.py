@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import FITTED, Absent, FigureSpec, label, new_figure, top_legend
+from xstage_bench.plot import FITTED, Absent, FigureSpec, label, new_figure, plain_ticks, top_legend
 
 from ._common import drain_ns, free_cycles, pair_label, shown_pair, valid_rows
 
@@ -62,10 +62,12 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     if beyond.any():
         left.scatter([], [], marker="D", s=18, color="#cc7a29", edgecolors="0.2", linewidths=0.4, label="stall, burst exceeds Q")
     left.set(xscale="log", yscale="log", xlabel="burst per producer (kB)", ylabel="period between deadlines (µs)")
+    plain_ticks(left)
     top_legend(figure, left, 3)
     right.axvline(1.0, color=FITTED, linewidth=1.5, zorder=2)
     right.axhline(STALLED_ABOVE, color="0.5", linewidth=0.8, linestyle=":")
     right.set(xscale="log", yscale="log", xlabel="period / (V/R)", ylabel="issue time / T0, last half of the bursts")
+    plain_ticks(right, "y")
     right.xaxis.set_major_locator(_fixed([0.1, 0.2, 0.5, 0.7, 1.0, 1.4, 2.0]))
     right.xaxis.set_major_formatter("{x:g}")
     right.xaxis.set_minor_locator(_fixed([]))

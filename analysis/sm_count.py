@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import Absent, FigureSpec, counted, label, new_figure, series_style
+from xstage_bench.plot import Absent, FigureSpec, counted, label, new_figure, plain_ticks, series_style
 
 from ._common import interval_bars, pair_label, pick, remote_models
 
@@ -52,7 +52,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("producing SMs, K")
     left.set(yscale="log", ylabel="drain rate R (GB/s = 10⁹ B/s)")
-    left.yaxis.set_major_formatter("{x:g}")
+    plain_ticks(left, "y")
     right.set(ylabel="outstanding capacity per SM, Q/K (kB)", ylim=(0, None))
     left.legend(loc="upper left" if local is None else "lower right")
     right.legend(loc="lower right")
@@ -79,7 +79,7 @@ def _capacities(axes: Axes, remote: PairModel) -> bool:
     drawn = False
     widths = pick({e.warps for e in remote.burst_gap}, SHOWN_WARPS)
     for i, warps in enumerate(widths):
-        entries = [e for e in remote.burst_gap if e.warps == warps and e.capacity_bytes_per_producer.value is not None]
+        entries = [e for e in remote.burst_gap if e.warps == warps and e.capacity_bytes_per_producer.status == "ok"]
         have = [(e.producers, e.capacity_bytes_per_producer) for e in sorted(entries, key=lambda e: e.producers)]
         if not have:
             continue

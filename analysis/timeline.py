@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import FITTED, Absent, FigureSpec, label, new_figure, series_style
+from xstage_bench.plot import FITTED, Absent, FigureSpec, label, new_figure, plain_ticks, series_style
 
 from ._common import Array, pair_label, remote_models, stores_per_warp
 
@@ -49,6 +49,8 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
             right.axvspan(low, high, color=FITTED, alpha=0.15, linewidth=0)
     left.set(xscale="log", yscale="log", xlabel="time after the producer's start (µs)", ylabel="warp-stores issued, per warp")
     right.set(xscale="log", yscale="log", xlabel="warp-store of the burst, per warp", ylabel="time since the store before (µs)")
+    plain_ticks(left)
+    plain_ticks(right)
     left.legend(loc="lower right")
     heading = f"One burst, store by store: {entry.producers} SMs × {entry.warps} warps, {pair_label(fitted.pair)}"
     label(figure, run, f"n = {count} stamps; line: median over warps, band: 10–90 %", heading)

@@ -21,6 +21,7 @@ from xstage_bench.record.atomic import write_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.reader import Run
@@ -140,12 +141,32 @@ def label(figure: Figure, run: Run, n: int | str, heading: str = "") -> None:
     width, height = figure.get_size_inches()
     count = f"n = {thousands(n)} bursts" if isinstance(n, int) else n
     foot = f"{gpu_names(run)}  ·  {manifest.created[:10]}  ·  {count}  ·  backend {manifest.backend}"
-    figure.text(0.1 / width, 0.07 / height, foot, fontsize=7, color="0.35", ha="left", va="bottom")
+    written = figure.text(0.1 / width, 0.07 / height, foot, fontsize=7, color="0.35", ha="left", va="bottom")
+    _shrink(figure, written, width - 0.2)
     if heading:
-        figure.text(0.1 / width, 1 - 0.08 / height, heading, fontsize=9.5, fontweight="bold", ha="left", va="top")
+        written = figure.text(0.1 / width, 1 - 0.08 / height, heading, fontsize=9.5, fontweight="bold", ha="left", va="top")
+        _shrink(figure, written, width - (1.2 if manifest.simulated else 0.2))
     if manifest.simulated:
         box = {"boxstyle": "square,pad=0.25", "facecolor": "white", "edgecolor": "0.1", "linewidth": 1.0}
         figure.text(1 - 0.12 / width, 1 - 0.1 / height, "SIMULATED", fontsize=8, fontweight="bold", ha="right", va="top", bbox=box)
+
+
+def _shrink(figure: Figure, written: Text, room: float) -> None:
+    """Make a line of text smaller until it fits into so many inches: names of GPUs and backends have no fixed length."""
+    taken = written.get_window_extent().width / figure.dpi
+    if taken > room:
+        written.set_fontsize(0.97 * float(written.get_fontsize()) * room / taken)  # hinting rounds each letter
+
+
+def plain_ticks(axes: Axes, which: str = "xy") -> None:
+    """Label log axes with plain numbers, at 1, 2 and 5 when the axis spans about two decades or fewer."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    for name in which:
+        axis, (low, high) = (axes.xaxis, axes.get_xlim()) if name == "x" else (axes.yaxis, axes.get_ylim())
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 150 * low else (1.0,)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 def top_legend(figure: Figure, axes: Axes, columns: int) -> None:
@@ -245,6 +266,8 @@ def _settings(settings: dict[str, Any]) -> Iterator[None]:
 def _draw(spec: FigureSpec, run: Run, model: Model, validation: Validation | None) -> Drawn:
     try:
         result = spec.draw(run, model, validation)
+        if result is not None and not isinstance(result, Absent):
+            _freeze_layout(result)
     except Exception as error:
         log.warning("figure '%s' could not be drawn: %s: %s", spec.name, type(error).__name__, error)
         log.debug("figure '%s'", spec.name, exc_info=True)
@@ -254,6 +277,21 @@ def _draw(spec: FigureSpec, run: Run, model: Model, validation: Validation | Non
     if isinstance(result, Absent):
         return Drawn(spec, None, result.reason)
     return Drawn(spec, result)
+
+
+def _freeze_layout(figure: Figure) -> None:
+    """Lay the axes out once and round where they stand: the solver's last bits differ between runs and would reach every SVG id."""
+    from matplotlib.transforms import Bbox
+
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return
+    engine.execute(figure)
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        for which in (True, False):
+            corners = axes.get_position(original=which).get_points().round(5)
+            axes.set_position(Bbox(corners), which="original" if which else "active")
 
 
 def image_bytes(drawn: Drawn, fmt: str) -> bytes:

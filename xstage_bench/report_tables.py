@@ -33,7 +33,8 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or value != value:
         return MISSING
     rounded = float(f"{value:.{digits}g}")
-    return f"{rounded:,.0f}".replace(",", "\u2009") if abs(rounded) >= 10 ** (digits - 1) else f"{rounded:g}"
+    whole = abs(rounded) >= 10 ** (digits - 1) or rounded == int(rounded)
+    return f"{rounded:,.0f}".replace(",", "\u2009") if whole else f"{rounded:g}"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
