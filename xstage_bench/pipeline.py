@@ -11,8 +11,9 @@ from xstage_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model, Validation
+    from xstage_bench.plan import Options
     from xstage_bench.record.reader import Run
-    from xstage_bench.runner import Options, Progress
+    from xstage_bench.runner import Progress
 
 MODEL_NAME, VALIDATION_NAME, FIGURES_NAME, REPORT_NAME = "model.json", "validation.json", "figures", "report.html"
 RESAMPLES = 200

@@ -1,13 +1,13 @@
 """The command line: one verb per file, no logic. Here only: from words to an exit status.
 
 Codes: 0 ok; 1 error, also when some pairs failed or a file's content is unusable; 2 usage, also a path that does not exist;
-3 waived, nothing here can be measured; 4 a quality gate failed; 130 SIGINT; 141 the reader of stdout went away; 143 SIGTERM.
+3 waived, nothing here can be measured; 4 a quality gate failed; 130 SIGINT; 143 SIGTERM. A reader of stdout that goes away
+changes nothing: the status is the verb's own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import traceback
@@ -17,8 +17,8 @@ from typing import NoReturn
 
 import click
 
-from xstage_bench.cli.group import BROKEN_PIPE, INTERRUPTED, Stopped, Terminated, xstage
-from xstage_bench.cli.output import fail
+from xstage_bench.cli.group import INTERRUPTED, Stopped, Terminated, xstage
+from xstage_bench.cli.output import drop_stdout, fail
 from xstage_bench.errors import XStageError
 
 _USAGE, _ERROR = 2, 1
@@ -44,10 +44,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        code = BROKEN_PIPE
-    if code == BROKEN_PIPE:
-        with contextlib.suppress(OSError, ValueError):  # else the interpreter complains when it flushes stdout at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
     return code
 
 
@@ -60,8 +57,6 @@ def _run(words: list[str]) -> int:
         return stop.exit_code
     except (click.Abort, KeyboardInterrupt) as stop:
         return 128 + signal.SIGTERM if isinstance(stop.__cause__ or stop, Terminated) else INTERRUPTED
-    except BrokenPipeError:
-        return BROKEN_PIPE
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "xstage"
         return fail(_USAGE, error.format_message(), f"{where} --help", as_json)

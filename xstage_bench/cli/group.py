@@ -26,7 +26,6 @@ VERBS: dict[str, str] = {
     "export": "Write the samples of a run folder as JSON or CSV.",
 }
 INTERRUPTED = 128 + signal.SIGINT
-BROKEN_PIPE = 128 + 13
 
 
 class Terminated(KeyboardInterrupt):
@@ -68,15 +67,13 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the verb; a signal or a closed pipe becomes `Stopped` before click turns it into an exit status of its own."""
+        """Call the verb; a signal becomes `Stopped` before click turns it into an exit status of its own."""
         try:
             return super().invoke(ctx)
         except Terminated:
             raise Stopped(128 + signal.SIGTERM) from None
         except KeyboardInterrupt:
             raise Stopped(INTERRUPTED) from None
-        except BrokenPipeError:
-            raise Stopped(BROKEN_PIPE) from None
 
 
 _EPILOG = "Exit codes: 0 ok, 1 error, 2 usage, 3 nothing here can be measured, 4 a gate failed, 130 interrupted, 143 terminated."

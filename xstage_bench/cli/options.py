@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xstage_bench.cli.output import Output
+from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from xstage_bench.runner import Options
+    from xstage_bench.plan import Options
 
 Verb = Callable[..., Any]
 FILE = click.Path(path_type=Path)
@@ -80,6 +81,12 @@ def measuring(verb: Verb) -> Verb:
     return backend(verb)
 
 
+def own_schedules(verb: Verb) -> Verb:
+    """Add ``--schedule``."""
+    words = "Measure the schedules of this file (JSON or CSV) instead of the probes; repeatable."
+    return click.option("--schedule", type=FILE, multiple=True, metavar="FILE", help=words)(verb)
+
+
 def run_options(
     out: Output,
     *,
@@ -90,15 +97,20 @@ def run_options(
     quick: bool,
     seed: int,
     probe_path: tuple[Path, ...],
+    schedule: tuple[Path, ...] = (),
 ) -> Options:
     """Resolve the backend, say on stderr when it is the simulator, and return the runner's options."""
     from xstage_bench.device.backend import resolve_backend
-    from xstage_bench.runner import Options
+    from xstage_bench.plan import Options
+    from xstage_bench.schedule_file import load_schedules
 
+    if schedule and (only or probe_path or pairs):
+        raise UsageError("--schedule brings its own pairs and needs no probe", "leave out --only, --probe-path and --pairs")
+    schedules = tuple(s for path in schedule for s in load_schedules(path))
     choice = resolve_backend(spec)
     if choice.simulated:
         out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
-    return Options(backend=choice, pairs=pairs, only=only, quick=quick, seed=seed, budget_s=budget, probe_path=probe_path)
+    return Options(choice, pairs, only, quick, seed, budget, probe_path, schedules)
 
 
 def _log_to_stderr(debug: bool) -> None:

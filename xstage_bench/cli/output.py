@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,14 +31,13 @@ class Output:
             self.raw((text.rstrip("\n") + "\n").encode())
 
     def raw(self, data: bytes) -> None:
-        """Write bytes to stdout as they are."""
-        sys.stdout.flush()
-        stream = getattr(sys.stdout, "buffer", None)
-        if stream is None:  # a captured stdout without a binary side
-            sys.stdout.write(data.decode())
-        else:
-            stream.write(data)
-            stream.flush()
+        """Write bytes to stdout as they are. A reader that went away has seen enough: the verb goes on and keeps its own exit status."""
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            drop_stdout()
 
     def note(self, text: str) -> None:
         """Tell the user something that is not the result."""
@@ -48,17 +49,21 @@ class Output:
             raise UsageError(f"--json and --out - would both write to stdout, and {what} is not that JSON object", "leave one of them out")
 
 
+def drop_stdout() -> None:
+    """Let what is still written to stdout vanish; else the interpreter complains again when it flushes at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def fail(code: int, message: str, hint: str | None, as_json: bool) -> int:
     """Print one line that says what is wrong and one that says what to type, and return the exit status."""
     line = " ".join(message.split())
-    try:
+    with contextlib.suppress(BrokenPipeError):
         print(f"xstage: {line}" + (f"\n  try: {' '.join(hint.split())}" if hint else ""), file=sys.stderr, flush=True)
-        if as_json:
-            from xstage_bench.record.json_file import encode_json
+    if as_json:
+        from xstage_bench.record.json_file import encode_json
 
-            Output(json=True).raw(encode_json({"error": line, "hint": hint, "exit_code": code}))
-    except BrokenPipeError:
-        pass
+        Output(json=True).raw(encode_json({"error": line, "hint": hint, "exit_code": code}))
     return code
 
 

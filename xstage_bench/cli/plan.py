@@ -6,17 +6,18 @@ from typing import Any
 
 import click
 
-from xstage_bench.cli.options import common, measuring, run_options
-from xstage_bench.cli.output import Output
+from xstage_bench.cli.options import common, measuring, own_schedules, run_options
+from xstage_bench.cli.output import Output, table
 
 
 @click.command("plan", short_help="Show what would be measured.")
 @measuring
+@own_schedules
 @common
 def command(out: Output, **chosen: Any) -> int:
     """Show what `xstage run` with the same options would measure and about how long it would take. Measures nothing."""
     from xstage_bench.device.backend import open_device
-    from xstage_bench.runner import make_plan
+    from xstage_bench.plan import make_plan
 
     options = run_options(out, **chosen)
     device = open_device(options.backend, seed=options.seed)
@@ -30,4 +31,7 @@ def command(out: Output, **chosen: Any) -> int:
 
 
 def _text(summary: dict[str, Any]) -> str:
-    return str(summary)
+    rows = [[name, p["schedules"], p["executions"], f"{p['seconds']:.1f}", p["title"]] for name, p in summary["probes"].items()]
+    rows.append(["all", summary["schedules"], summary["executions"], f"{summary['seconds']:.1f}", "with starting the processes"])
+    head = f"pairs {', '.join(summary['pairs']) or 'none'}; {summary['processes']} fresh processes"
+    return f"{head}\n\n{table(['probe', 'schedules', 'executions', 'seconds', 'what it measures'], rows)}"

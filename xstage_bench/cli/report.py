@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import click
@@ -20,7 +19,7 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
     """Draw the figures of RUN and write a report that opens in any browser, without a network."""
     from xstage_bench.pipeline import find_model, find_validation, write_report_files
     from xstage_bench.record.reader import load_run
-    from xstage_bench.report import write_report
+    from xstage_bench.report import render_report, write_report
 
     out.no_json_beside(path, "HTML")
     loaded = load_run(run)
@@ -30,9 +29,7 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
     if path is None:
         files = write_report_files(loaded, model, validation)
     elif path == STDOUT:
-        with tempfile.TemporaryDirectory() as folder:
-            write_report(loaded, model, validation, Path(folder) / "report.html")
-            out.raw((Path(folder) / "report.html").read_bytes())
+        out.raw(render_report(loaded, model, validation).encode())
         return 0
     else:
         write_report(loaded, model, validation, path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common, measuring, run_options
+from xstage_bench.cli.options import FILE, common, measuring, own_schedules, run_options
 from xstage_bench.cli.output import STDOUT, Output
 from xstage_bench.cli.progress import progress_bar
 from xstage_bench.errors import UsageError
@@ -21,6 +21,7 @@ ERROR = 1
 
 @click.command("run", short_help="Measure into a run folder.")
 @measuring
+@own_schedules
 @click.option("--out", "folder", type=FILE, metavar="DIR", help="The run folder; default: a new dated one under ./xstage-runs/.")
 @click.option("--resume", is_flag=True, help="Finish the interrupted run in --out.")
 @common

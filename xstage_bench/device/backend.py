@@ -76,7 +76,7 @@ def resolve_backend(
             raise WaivedError("GPUs are here but CuPy is not installed", "pip install 'xstage-bench[cuda13]' (drivers before 580: cuda12)")
         return BackendChoice("cuda", "asked for" if kind == "cuda" else f"{len(pairs)} usable pairs of GPUs", False)
     if kind == "auto" and not node.gpus and node.unseen is None:
-        return BackendChoice(f"sim:{DEFAULT_PRESET}", f"no GPU here ({node.why_not()})", True)
+        return BackendChoice(f"sim:{DEFAULT_PRESET}", f"no GPU here: {'; '.join(node.notes) or 'NVML finds none'}", True)
     hint = "xstage topo shows the links; --backend sim runs a simulated node"
     raise WaivedError(f"no pair of GPUs can be measured here: {node.why_not()}", hint)
 

@@ -1,0 +1,20 @@
+"""Compile every kernel of ``cuda/`` for every architecture, without a GPU, and print the size of each; used by ``make kernels``."""
+
+from __future__ import annotations
+
+import sys
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
+from xstage_bench.errors import XStageError
+
+if __name__ == "__main__":
+    failed = 0
+    for source in sorted(path.name for path in asset_dir("cuda").glob("*.cu")):
+        for arch in ARCHITECTURES:
+            try:
+                print(f"{source:20} {arch:8} {len(compile_kernel(source, arch, cache=False)):8} bytes")
+            except XStageError as error:
+                failed += 1
+                print(f"{source:20} {arch:8} {error}", file=sys.stderr)
+    sys.exit(failed > 0)

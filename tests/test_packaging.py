@@ -1,0 +1,124 @@
+"""Wheel, sdist and bare checkout: each holds what it needs, and the program runs from each."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+#: Files that every form must hold; the folders beside the package lie in _assets in a wheel.
+CODE = ("xstage_bench/cli/profile.py", "xstage_bench/py.typed", "xstage_bench/device/sim/__init__.py")
+ASSETS = ("probes/isolated.py", "probes/holdout.py", "analysis/issue_time.py", "cuda/burst.cu", "cuda/flavours.cuh")
+
+
+def call(*words: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("XSTAGE", "PYTEST"))}
+    environ["PYTHONPATH"] = "" if path is None else str(path)
+    return subprocess.run([sys.executable, *words], cwd=cwd, env=environ, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Build the sdist, and the wheel from that sdist."""
+    out = tmp_path_factory.mktemp("dist")
+    done = call("-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT), cwd=out)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (wheel,), (sdist,) = list(out.glob("*.whl")), list(out.glob("*.tar.gz"))
+    return wheel, sdist
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Install the wheel, without its dependencies, in a folder of its own."""
+    target = tmp_path_factory.mktemp("site")
+    done = call("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target), str(built[0]), cwd=target)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_the_wheel_holds_code_and_assets(built):
+    with zipfile.ZipFile(built[0]) as archive:
+        names = set(archive.namelist())
+    assert {*CODE, *(f"xstage_bench/_assets/{asset}" for asset in ASSETS)} <= names
+    assert any(name.startswith("xstage_bench/_assets/results/reference/") for name in names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert {name.partition("/")[0] for name in names} == {"xstage_bench", f"xstage_bench-{version()}.dist-info"}
+    assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
+
+
+def test_the_wheel_is_small(built):
+    assert built[0].stat().st_size < 5e6
+
+
+def test_the_sdist_can_be_tested(built):
+    with tarfile.open(built[1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {*CODE, *ASSETS, "Makefile", "LICENSE", "tests/conftest.py", "scripts/cuda_extra.py", "docs/cli.md", "pyproject.toml"} <= names
+    assert not [name for name in names if name.startswith(("results/", ".venv")) and not name.startswith("results/reference")]
+
+
+def test_the_wheel_runs_on_its_own_assets(installed, tmp_path):
+    where = call("-c", "import xstage_bench; print(xstage_bench.__file__)", cwd=tmp_path, path=installed)
+    assert Path(where.stdout.strip()).is_relative_to(installed)
+    probes = call("-m", "xstage_bench", "probes", "--json", cwd=tmp_path, path=installed)
+    assert probes.returncode == 0, probes.stderr
+    assert '"name": "isolated"' in probes.stdout
+    run = call("-m", "xstage_bench", "run", "--backend", "sim", "--quick", "--only", "timer", "--out", "r", cwd=tmp_path, path=installed)
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "r" / "manifest.json").exists()
+
+
+def test_the_wheel_has_the_xstage_command(installed):
+    script = (installed / "bin" / "xstage").read_text()
+    assert "from xstage_bench.cli import main" in script
+
+
+def test_a_bare_checkout_runs(tmp_path):
+    for folder in ("xstage_bench", "probes", "analysis", "cuda"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    done = call("-m", "xstage_bench", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "profile" in done.stdout
+    probes = call("-m", "xstage_bench", "probes", cwd=tmp_path)
+    assert probes.returncode == 0, probes.stderr
+    assert "holdout" in probes.stdout
+
+
+def test_version_is_said_once():
+    done = call("-m", "xstage_bench", "--version", cwd=ROOT)
+    assert done.stdout.strip().endswith(version())
+
+
+def version() -> str:
+    found = re.search(r'__version__ = "(.+)"', (ROOT / "xstage_bench" / "__init__.py").read_text())
+    assert found is not None
+    return found.group(1)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))])
+def test_links_between_pages_lead_somewhere(page):
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
+
+
+def test_makefile_targets_are_short_and_complete():
+    text = (ROOT / "Makefile").read_text()
+    for target in ("setup", "profile", "test", "lint", "kernels", "figures", "bench"):
+        recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)*)", text, re.M)
+        assert recipe is not None, target
+        assert recipe.group(1).count("\n") <= 3, target
+
+
+def test_pre_commit_fetches_nothing():
+    text = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"repo: (\S+)", text) == ["local"]
