@@ -96,7 +96,7 @@ def course(truth: BurstGapTruth, schedule: Schedule) -> Ideal:
     if schedule.start != "isolated":
         left[:-1] = np.nan
     spread = np.ones(k)
-    return Ideal(smids, start[:, None] * spread, (start + issue)[:, None] * spread, left[:, None] * spread, t0)
+    return Ideal(smids, start[:, None] * spread, (start + issue)[:, None] * spread, left[:, None] * spread, t0, np.zeros((n, k)))
 
 
 def observe(truth: BurstGapTruth, schedule: Schedule, ideal: Ideal, rng: np.random.Generator) -> Trace:

@@ -31,7 +31,8 @@ class Ideal:
     """The noiseless course of one schedule; cycles after its time zero (after each burst's own start, when isolated).
 
     `start`, `end`, `backlogged`: shape (N, K); the last is the time from the end of issue until the producer's last byte has drained,
-    NaN where no fence is executed. `free`: shape (N,), the burst's cost without any stall.
+    NaN where no fence is executed. `free`: shape (N,), the burst's cost without any stall. `drift`: shape (N, K), what the issue time is
+    longer by because the warps of a producer run apart.
     """
 
     smids: NDArray[np.int64]
@@ -39,6 +40,11 @@ class Ideal:
     end: Array
     backlogged: Array
     free: Array
+    drift: Array
+
+    def issue(self) -> Array:
+        """Return the issue time of each burst and producer, shape (N, K): the drift of the warps included."""
+        return self.end - self.start + self.drift
 
 
 def places(groups: Groups, smids: NDArray[np.int64], *, local: bool) -> NDArray[np.int64]:
@@ -77,7 +83,7 @@ def run(preset: Preset, schedules: Sequence[Schedule], conditions: Conditions) -
     out, at = [], 0
     for p in prepared:
         n = len(p.jobs())
-        out.append(_collect(p, solution, at))
+        out.append(_collect(preset, p, solution, at, conditions.clock))
         at += n
     return out
 
@@ -112,7 +118,7 @@ def _rows(preset: Preset, jobs: list[tuple[_Prepared, list[int]]], conditions: C
         chosen = [p.schedule.bursts[i] for i in bursts]
         load[: len(chosen), j] = [b.bytes for b in chosen]
         port[: len(chosen), j] = p.free[bursts]
-        gap[: len(chosen), j] = [b.gap_cycles for b in chosen]
+        gap[: len(chosen), j] = [max(preset.turnaround, b.gap_cycles + preset.gap_overhead) for b in chosen]
         deadline[: len(chosen), j] = [b.start_ns * mhz / 1e3 for b in chosen]
     local = np.array([p.schedule.is_local for p, _ in jobs])
     warps = np.array([p.schedule.warps for p, _ in jobs], dtype=float)
@@ -128,14 +134,15 @@ def _rows(preset: Preset, jobs: list[tuple[_Prepared, list[int]]], conditions: C
         bursts=np.array([len(bursts) for _, bursts in jobs]),
         rule=np.array([_RULES[p.schedule.start] for p, _ in jobs]),
         link=np.where(local, preset.local_gb_per_s, preset.link_gb_per_s * conditions.link) / (mhz / 1e3),
-        buffer=np.full(s, preset.link_buffer_bytes),
+        buffer=np.where(local, preset.local_buffer_bytes, preset.link_buffer_bytes),
         sm_rate=np.where(local, preset.local_sm_bytes_per_cycle, preset.sm_bytes_per_cycle),
         latency=preset.latency + preset.latency_per_warp * warps,
         credit=np.full(s, preset.credit),
+        turnaround=np.full(s, preset.turnaround),
     )
 
 
-def _collect(p: _Prepared, solution: Solution, at: int) -> Ideal:
+def _collect(preset: Preset, p: _Prepared, solution: Solution, at: int, clock: float) -> Ideal:
     place = tuple(p.place)
     n = len(p.schedule.bursts)
     if p.schedule.start == "isolated":
@@ -147,7 +154,27 @@ def _collect(p: _Prepared, solution: Solution, at: int) -> Ideal:
         end = solution.end[(slice(None, n), *place, at)]
         left = np.full(start.shape, np.nan)
         left[-1] = solution.drained[(*place, at)] - end[-1]
-    return Ideal(p.smids, start, end, np.maximum(left, 0.0), p.free)
+    return Ideal(p.smids, start, end, np.maximum(left, 0.0), p.free, _drift(preset, p, start, end, clock))
+
+
+def _drift(preset: Preset, p: _Prepared, start: Array, end: Array, clock: float) -> Array:
+    """Return how much longer bursts of several warps seem because the warps run apart, shape (N, K); cycles.
+
+    Timed bursts only: each warp waits for the deadline, or goes at once when it is past. While a producer stays late its warps never
+    meet again, and first start to last end grows by their spread, which is that of random walks: relative to the burst it falls with the
+    square root of its stores, rises with the spread of W walkers, and saturates after some bursts. An aligned start ends it.
+    """
+    stores = p.schedule.stores_per_warp()
+    if p.schedule.start != "timed" or p.schedule.warps == 1 or preset.warp_drift == 0.0:
+        return np.zeros(start.shape)
+    deadline = np.array([b.start_ns for b in p.schedule.bursts]) * preset.sm_clock_mhz * clock / 1e3
+    late = start > deadline[:, None] + 1.0
+    run = np.zeros(start.shape)
+    for i in range(1, len(start)):
+        run[i] = np.where(late[i], run[i - 1] + 1.0, 0.0)
+    walkers = np.sqrt(2.0 * np.log(p.schedule.warps))
+    size = preset.warp_drift * walkers / np.sqrt(np.maximum(stores, 1.0))
+    return np.asarray((end - start) * size[:, None] * -np.expm1(-run / preset.warp_drift_bursts))
 
 
 def course_of_first_burst(preset: Preset, schedule: Schedule, conditions: Conditions) -> tuple[float, Array, Array, Array]:

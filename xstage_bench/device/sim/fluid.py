@@ -39,8 +39,8 @@ class Rows:
     gap, deadline : ndarray, shape (N, S)
         Cycles between bursts (free), start time in cycles (timed).
     bursts, rule : ndarray of int, shape (S,)
-    link, buffer, sm_rate, latency, credit : ndarray, shape (S,)
-        Bytes per cycle, bytes, bytes per cycle, cycles, cycles.
+    link, buffer, sm_rate, latency, credit, turnaround : ndarray, shape (S,)
+        Bytes per cycle, bytes, bytes per cycle, then cycles; `turnaround` is what the instrument needs between two timed bursts.
     """
 
     members: Array
@@ -56,6 +56,7 @@ class Rows:
     sm_rate: Array
     latency: Array
     credit: Array
+    turnaround: Array
 
     def take(self, keep: NDArray[np.int64]) -> Rows:
         """Return these columns only."""
@@ -204,7 +205,7 @@ class _State:
         result.end[at] = end
         following = np.minimum(burst + 1, rows.load.shape[0] - 1)
         after_gap = end + rows.gap[following, col]
-        on_time = np.maximum(end, rows.deadline[following, col])
+        on_time = np.maximum(end + rows.turnaround[col], rows.deadline[following, col])
         start = np.where(rows.rule[col] == TIMED, on_time, after_gap)
         more = burst + 1 < rows.bursts[col]
         self.burst[where] = burst + 1

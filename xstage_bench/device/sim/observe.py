@@ -39,7 +39,9 @@ def observe(preset: Preset, schedule: Schedule, ideal: Ideal, rng: np.random.Gen
     """
     mhz = preset.sm_clock_mhz * clock
     start, end = _disturb(preset.noise, schedule, ideal, rng)
-    issue = np.rint(end - start)
+    # Warps that run apart: the first of them begins early, the last one ends late.
+    issue = np.rint(end - start + ideal.drift)
+    start, end = start - ideal.drift / 2, end + ideal.drift / 2
     gap = np.full(issue.shape, np.nan)
     if schedule.start != "isolated":
         gap[1:] = np.rint(start[1:] - end[:-1])

@@ -17,8 +17,15 @@ def _block(first: int, last: int) -> tuple[tuple[int, ...], ...]:
 
 #: Calibrated: sizes and order are the contiguous partition that fits the recorded spread over producers best.
 H200_GROUPS: Groups = (
-    _block(0, 7), _block(8, 15), _block(16, 21), _block(22, 30), _block(31, 38), _block(39, 43), _block(44, 54), _block(55, 65),
-)  # fmt: skip
+    ((10, 24), (17, 41), (8, 20, 61)),
+    ((18, 28, 53), (3, 21, 47), (38, 48, 65)),
+    ((30, 35, 62), (39, 49, 51), (7, 12, 44)),
+    ((46, 55), (0, 27, 29), (5, 34, 54)),
+    ((1, 15, 32), (43, 56), (4, 16, 36, 42, 60)),
+    ((6, 19, 63), (2, 33, 59)),
+    ((26, 40, 58), (13, 14, 23), (37, 52)),
+    ((22, 25, 31), (11, 64), (9, 45, 50, 57)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +98,15 @@ class Preset:
         The most that one SM and one group of SMs pass on to the link.
     capacity_alone_bytes, capacity_both_bytes : float
         Bytes that an SM may have outstanding when its neighbour in the pair is idle, and when both produce: part of the buffer is the pair's.
-    local_sm_bytes_per_cycle, local_gb_per_s : float
+    local_sm_bytes_per_cycle, local_gb_per_s, local_buffer_bytes : float
         The same for stores to the GPU's own memory.
     latency, latency_per_warp, credit : float
         Cycles from a burst's start until its bytes drain, what each warp adds, and the round trip of a credit.
+    turnaround, gap_overhead : float
+        Cycles of the instrument between two bursts: the least, and what an asked gap is longer by.
+    warp_drift, warp_drift_bursts : float
+        How far warps run apart in timed schedules (a fraction, for one store), and after how many late bursts; 0 when the instrument joins
+        the warps of a producer between bursts.
     groups : Groups
         The tree of arbiters.
     """
@@ -107,17 +119,22 @@ class Preset:
     sm_clock_mhz: float = 1980.0
     timer_tick_ns: float = 32.0
     line_rate_gb_per_s: float = 478.1
-    link_gb_per_s: float = 373.4
-    link_buffer_bytes: float = 180e3
+    link_gb_per_s: float = 367.2
+    link_buffer_bytes: float = 242437.6
     sm_bytes_per_cycle: float = 25.6
     group_bytes_per_cycle: float = 1e9
-    capacity_alone_bytes: float = 21500.0
-    capacity_both_bytes: float = 18000.0
+    capacity_alone_bytes: float = 20450.6
+    capacity_both_bytes: float = 17760.2
     local_sm_bytes_per_cycle: float = 32.0
-    local_gb_per_s: float = 4840.0
-    latency: float = 100.0
+    local_gb_per_s: float = 4880.0
+    local_buffer_bytes: float = 1.0
+    latency: float = 80.1
     latency_per_warp: float = 2.4
-    credit: float = 330.0
+    credit: float = 468.5
+    turnaround: float = 242.0
+    gap_overhead: float = 145.0
+    warp_drift: float = 1.1
+    warp_drift_bursts: float = 10.0
     groups: Groups = H200_GROUPS
     port: Port = field(default_factory=Port)
     fence: Fence = field(default_factory=Fence)
