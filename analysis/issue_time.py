@@ -35,11 +35,13 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
 
     figure = new_figure(6.6, 5.0)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
+    worst = 10.0
     for i, producers in enumerate(reversed(pick(table["producers"], SHOWN_PRODUCERS))):
         series = table[table["producers"] == producers]
-        _draw_series(upper, lower, series, i, fitted.find(producers, warps), fitted, model.sm_clock_mhz)
+        worst = max(worst, _draw_series(upper, lower, series, i, fitted.find(producers, warps), fitted, model.sm_clock_mhz))
     upper.set(xscale="log", yscale="log", ylabel="issue time, mean over producers (µs)")
-    lower.set(ylabel="law / measured\n− 1 (%)", xlabel=f"burst per producer (kB = 10³ B), W = {warps} warps", ylim=(-25, 25))
+    lower.set(ylabel="law / measured\n− 1 (%)", xlabel=f"burst per producer (kB = 10³ B), W = {warps} warps")
+    lower.set_ylim(-1.1 * worst, 1.1 * worst)
     lower.axhline(0, color="0.3", linewidth=0.8)
     lower.axhspan(-5, 5, color="0.93", zorder=0)
     upper.plot([], [], color="0.3", marker="*", markersize=9, markerfacecolor="white", linestyle="-", label="knee, 95 % interval")
@@ -52,17 +54,18 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
 
 def _draw_series(
     upper: Axes, lower: Axes, series: pd.DataFrame, i: int, entry: BurstGap | None, fitted: PairModel, sm_clock_mhz: float
-) -> None:
+) -> float:
+    """Draw one K; return the largest deviation of its law in per cent, zero without a law."""
     look = series_style(i)
     size = series["bytes"].to_numpy(dtype=np.float64)
     upper.errorbar(size / 1e3, series["middle"], yerr=bars(series), **{**look, "linestyle": "none"}, elinewidth=0.8)
     upper.plot([], [], **look, label=f"K = {series['producers'].iloc[0]}")
     if entry is None:
-        return
+        return 0.0
     at_points, dense = isolated_cycles(entry, size, fitted.flavour), np.geomspace(size.min(), size.max(), 200)
     curve = isolated_cycles(entry, dense, fitted.flavour)
     if at_points is None or curve is None:
-        return
+        return 0.0
     upper.plot(dense / 1e3, curve / sm_clock_mhz, color=look["color"], linestyle=look["linestyle"], linewidth=1.0)
     deviation: Array = 100 * (at_points / sm_clock_mhz / series["middle"].to_numpy() - 1)
     lower.plot(size / 1e3, deviation, **{**look, "linewidth": 0.7, "markersize": 3})
@@ -73,6 +76,7 @@ def _draw_series(
             [knee.value / 1e3], [float(at_knee) / sm_clock_mhz], xerr=interval_bars([knee]) / 1e3, color=look["color"], marker="*",
             markersize=9, markerfacecolor="white", capsize=3, elinewidth=1.4, zorder=5,
         )  # fmt: skip
+    return float(np.abs(deviation).max())
 
 
 FIGURE = FigureSpec(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from xstage_bench.model.document import BurstGap, Model, PairModel, Validation
     from xstage_bench.record.reader import Run
 
-#: Below this share of the knee a burst counts as before the onset, above its inverse as after: the knee itself is rounded.
-CLEAR_OF_KNEE = 0.9
+#: A burst counts as after the onset from this many knees on: just beyond it little can be seen.
+WELL_BEYOND = 1.5
 
 
 def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Absent:
@@ -68,8 +68,8 @@ def _choose(traces: pd.DataFrame, samples: pd.DataFrame, model: Model) -> tuple[
             some, entry = mine[(mine["producers"] == producers) & (mine["warps"] == warps)], fitted.find(producers, warps)
             if entry is None or entry.knee_bytes.value is None:
                 continue
-            below = some[some["bytes"] <= CLEAR_OF_KNEE * entry.knee_bytes.value].sort_values(["bytes", "schedule"])
-            beyond = some[some["bytes"] >= entry.knee_bytes.value / CLEAR_OF_KNEE].sort_values(["bytes", "schedule"])
+            below = some[some["bytes"] <= entry.knee_bytes.value].sort_values(["bytes", "schedule"])
+            beyond = some[some["bytes"] >= WELL_BEYOND * entry.knee_bytes.value].sort_values(["bytes", "schedule"])
             rows = [("before onset", below.iloc[-1])] if len(below) else []
             rows += [("after onset", beyond.iloc[-1])] if len(beyond) else []
             if len(beyond):

@@ -269,9 +269,10 @@ def _draw(spec: FigureSpec, run: Run, model: Model, validation: Validation | Non
         if result is not None and not isinstance(result, Absent):
             _freeze_layout(result)
     except Exception as error:
-        log.warning("figure '%s' could not be drawn: %s: %s", spec.name, type(error).__name__, error)
+        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        log.warning("figure '%s' could not be drawn: %s", spec.name, what)
         log.debug("figure '%s'", spec.name, exc_info=True)
-        return Drawn(spec, None, f"could not be drawn: {type(error).__name__}: {error}", failed=True)
+        return Drawn(spec, None, f"could not be drawn: {what}", failed=True)
     if result is None:
         return Drawn(spec, None, "the run does not hold its data")
     if isinstance(result, Absent):
