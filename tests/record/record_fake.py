@@ -50,8 +50,10 @@ def make_trace(execution: Execution) -> Trace:
         drain_cycles=drain,
         sm_clock_mhz=1980.0 - rng.integers(0, 1024) / 1024,
         status=status,
-        detail="clock fell, said \"1900\",\nthen rose" if status == "throttled" else "",
-        timeline_cycles=np.cumsum(rng.integers(20, 60, (s.producer_count, s.warps, 6)), axis=2).astype(float) if execution.timeline else None,
+        detail='clock fell, said "1900",\nthen rose' if status == "throttled" else "",
+        timeline_cycles=np.cumsum(rng.integers(20, 60, (s.producer_count, s.warps, 6)), axis=2).astype(float)
+        if execution.timeline
+        else None,
     )
 
 
@@ -87,7 +89,9 @@ def write_plan(writer: RunWriter, plan: Sequence[tuple[int, int, Execution]], *,
     for i, (process, order, execution) in enumerate(plan):
         if execution.kind == "measure" and (execution.schedule.key(), process, execution.repetition) in writer.done:
             continue
-        writer.write("fake", process, order, [execution], list(FakeDevice().measure([execution])), keep_producers=execution.repetition % 2 == 0)
+        writer.write(
+            "fake", process, order, [execution], list(FakeDevice().measure([execution])), keep_producers=execution.repetition % 2 == 0
+        )
         if i % flush_every == flush_every - 1:
             writer.flush()
 

@@ -58,24 +58,23 @@ def test_kill_9_at_random_moments_then_finish(tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("record_killed.py")), str(folder)]
     delays = random.Random(20261129)
     held = 0
-    for _ in range(8):
+    for _ in range(5):
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
-            time.sleep(delays.uniform(0.0, 0.2))
+            time.sleep(delays.uniform(0.0, 0.08))
             process.send_signal(signal.SIGKILL)
         run = load_run(folder)
         assert not run.manifest.complete
         samples = check_whole(run)
-        assert len(samples) >= held
+        assert len(samples) > held
         held = len(samples)
-    assert held > 0
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=60)
     run = load_run(folder)
     assert run.manifest.complete
-    assert len(run.manifest.notes) == 8
+    assert len(run.manifest.notes) == 5
     assert run.manifest.counts["rows"] == len(run.samples())
-    plan = make_plan(make_schedules(12), repetitions=10)
+    plan = make_plan(make_schedules(12), repetitions=5)
     pd.testing.assert_frame_equal(measured_rows(check_whole(run)), expected_rows(tmp_path / "whole", plan))
     assert [p for p in folder.rglob("*") if p.name.startswith(".")] == []
 
@@ -205,9 +204,15 @@ def test_a_folder_without_permission(tmp_path):
 
 def test_an_exception_keeps_what_was_measured_and_leaves_the_run_incomplete(tmp_path):
     execution = Execution(make_schedules()[0])
-    with pytest.raises(KeyboardInterrupt), RunWriter(tmp_path / "r", make_manifest()) as writer:
-        writer.write("fake", 0, 0, [execution], [make_trace(execution)], keep_producers=True)
-        raise KeyboardInterrupt
+    writer = RunWriter(tmp_path / "r", make_manifest())
+
+    def measure():
+        with writer:
+            writer.write("fake", 0, 0, [execution], [make_trace(execution)], keep_producers=True)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure()
     run = load_run(tmp_path / "r")
     assert not run.manifest.complete
     assert len(run.samples()) == len(execution.schedule.bursts)

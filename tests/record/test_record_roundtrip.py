@@ -45,7 +45,8 @@ def test_every_row_holds_what_was_measured(recorded):
             expected = {
                 "schedule": s.key(), "probe": "fake", "kind": execution.kind, "source": s.source, "destination": s.destination,
                 "flavour": "st.v4", "layout": "contiguous", "start": s.start, "producers": s.producer_count, "producer_set": s.producer_set,
-                "warps": s.warps, "burst": i, "bursts": len(s.bursts), "bytes": burst.bytes, "gap_cycles": asked_gap, "start_ns": asked_start,
+                "warps": s.warps, "burst": i, "bursts": len(s.bursts), "bytes": burst.bytes,
+                "gap_cycles": asked_gap, "start_ns": asked_start,
                 "process": process, "repetition": execution.repetition, "order": order, "sm_clock_mhz": trace.sm_clock_mhz,
                 "status": trace.status, **{name: recorded_precision(summary[name][i]) for name in MEASURED},
             }  # fmt: skip
@@ -107,7 +108,9 @@ def schedules_of_row(schedule):
     from dataclasses import replace
 
     free, timed = schedule.start == "free", schedule.start == "timed"
-    bursts = [replace(b, gap_cycles=b.gap_cycles if free and i else 0, start_ns=b.start_ns if timed else 0) for i, b in enumerate(schedule.bursts)]
+    bursts = [
+        replace(b, gap_cycles=b.gap_cycles if free and i else 0, start_ns=b.start_ns if timed else 0) for i, b in enumerate(schedule.bursts)
+    ]
     return replace(schedule, bursts=tuple(bursts))
 
 

@@ -46,7 +46,7 @@ def find_run(where: str) -> Run:
     DataError
         It is no sound run folder.
     """
-    if Path(where).exists():
+    if where and Path(where).exists():
         return load_run(where)
     roots = _result_roots()
     for root in roots:
@@ -94,7 +94,7 @@ class ReplayDevice:
         self._samples = samples[samples["process"] == process].reset_index(drop=True)
         self._schedules = schedules_of(self._samples)
         self._measured = {name: self._samples[name].to_numpy(dtype=np.float64) for name in MEASURED}
-        self._repetitions: list[int] = self._samples["repetition"].tolist()
+        self._order: list[int] = self._samples["order"].tolist()
         self._clock_mhz: list[float] = self._samples["sm_clock_mhz"].tolist()
         self._status: list[Any] = self._samples["status"].tolist()
         self._detail: list[Any] = self._samples["detail"].tolist()
@@ -102,9 +102,9 @@ class ReplayDevice:
         self._index = self._by_execution()
         self._served: dict[tuple[str, str, int], int] = defaultdict(int)
         producers = self._run.producers()
-        self._producers = _by_repetition(producers[producers["process"] == process])
+        self._producers = _grouped(producers[producers["process"] == process], "order")
         timelines = self._run.traces()
-        self._timelines = _by_repetition(timelines[timelines["process"] == process])
+        self._timelines = _grouped(timelines[timelines["process"] == process], "repetition")
 
     @property
     def backend(self) -> str:
@@ -194,11 +194,10 @@ class ReplayDevice:
         key = schedule.key()
         arrays = {name: np.full(shape, np.nan) for name in PER_PRODUCER}
         smids = self._smids(schedule)
-        kept = self._producers.get((key, self._repetitions[row]))
+        kept = self._producers.get((key, self._order[row]))
         if kept is not None:
-            if len(kept) % (shape[0] * shape[1]):
+            if len(kept) != shape[0] * shape[1]:
                 raise DataError(f"{self._run.folder}: producers of schedule {key} are incomplete", "take the run from a copy")
-            kept = kept.iloc[: shape[0] * shape[1]]
             arrays = {name: kept[name].to_numpy(dtype=np.float64).reshape(shape) for name in PER_PRODUCER}
             smids = kept["smid"].to_numpy(dtype=np.int64)[: shape[1]]
         detail = self._detail[row]
@@ -244,6 +243,7 @@ class ReplayDevice:
         return schedule.smids(gpu.smids)
 
 
-def _by_repetition(frame: pd.DataFrame) -> dict[tuple[str, int], pd.DataFrame]:
-    groups: Any = frame.groupby(["schedule", "repetition"], sort=False)
-    return {(str(key), int(repetition)): rows for (key, repetition), rows in groups}
+def _grouped(frame: pd.DataFrame, by: str) -> dict[tuple[str, int], pd.DataFrame]:
+    """Return the rows of each schedule and value of the column `by`."""
+    groups: Any = frame.groupby(["schedule", by], sort=False)
+    return {(str(key), int(number)): rows for (key, number), rows in groups}

@@ -63,6 +63,7 @@ PER_PRODUCER: tuple[str, ...] = ("issue_cycles", "start_ns", "end_ns", "drain_cy
 PRODUCERS: tuple[Column, ...] = (
     *_WHICH,
     *_EXECUTION,
+    Column("order", "int32"),
     Column("burst", "int16"),
     Column("producer", "int16"),
     Column("smid", "int16"),

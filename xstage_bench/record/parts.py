@@ -65,6 +65,7 @@ def write_table(path: Path, table: Any) -> None:
         compression="zstd",
         compression_level=6,
         write_statistics=False,
+        write_page_checksum=True,
         use_dictionary=[name for name in table.column_names if name not in encodings],
         column_encoding=encodings,
     )
@@ -92,7 +93,7 @@ def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | N
 
     wanted = tuple(c for c in schema if only is None or c.name in only)
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             missing = [c.name for c in schema if c.name not in file.schema_arrow.names]
             if missing:
                 raise DataError(

@@ -98,6 +98,7 @@ def producer_columns(batch: Sequence[Recorded]) -> Columns | None:
     shapes = [r.trace.issue_cycles.shape for r in kept]
     sizes = np.array([n * k for n, k in shapes])
     columns: Columns = {name: np.repeat(values, sizes) for name, values in _identity(kept, _asked_of_each(kept)).items()}
+    columns["order"] = np.repeat(np.array([r.order for r in kept]), sizes)
     columns["burst"] = np.concatenate([np.repeat(np.arange(n), k) for n, k in shapes])
     columns["producer"] = np.concatenate([np.tile(np.arange(k), n) for n, k in shapes])
     columns["smid"] = np.concatenate([np.tile(r.trace.smids, n) for r, (n, _) in zip(kept, shapes, strict=True)])

@@ -1,0 +1,239 @@
+"""Damaged, foreign and newer files: each one clear error, with the exit code of DESIGN, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from record_fake import make_run
+
+from xstage_bench.errors import DataError, UsageError, XStageError
+from xstage_bench.record.json_file import encode_json, read_json, write_json
+from xstage_bench.record.manifest import Manifest
+from xstage_bench.record.reader import load_run, schedules_of
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound") / "run"
+    make_run(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(sound, tmp_path):
+    return shutil.copytree(sound, tmp_path / "run")
+
+
+def check(caught, path, *words):
+    error = caught.value
+    assert str(path) in error.message
+    assert "\n" not in error.message
+    assert error.hint
+    for word in words:
+        assert word in error.message
+
+
+def test_a_path_that_does_not_exist_is_usage(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        load_run(tmp_path / "none")
+    check(caught, tmp_path / "none", "no such")
+
+
+def test_a_file_or_another_folder_is_no_run(tmp_path):
+    (tmp_path / "f.json").write_text("{}")
+    for path in (tmp_path / "f.json", tmp_path):
+        with pytest.raises(DataError) as caught:
+            load_run(path)
+        check(caught, path, "not a run folder")
+
+
+def edit(folder, **changes):
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    content.update(changes)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", ["empty"]),
+        (b" \n", ["empty"]),
+        (b"{", ["not JSON"]),
+        (b"PAR1\x00\xff\xfe", ["not JSON"]),
+        (b"[]", ["object", "array"]),
+        (b"{}", ["backend"]),
+        (b'{"backend": NaN}', ["NaN"]),
+        (b'{"backend": "sim", "simulated": true, "wall_s": Infinity}', ["NaN and Infinity are not JSON"]),
+    ],
+)
+def test_manifest_that_is_none(folder, content, words):
+    (folder / "manifest.json").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load_run(folder)
+    check(caught, folder / "manifest.json", *words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": "7"}, ["int", "str", "seed"]),
+        ({"wall_s": "N/A"}, ["float", "wall_s"]),
+        ({"node": {}}, ["gpus"]),
+        ({"schema_version": 2}, ["version 2", "up to 1"]),
+        ({"schema_version": 99, "node": "of the future"}, ["version 99"]),
+        ({"schema_version": 0}, ["version 0"]),
+    ],
+)
+def test_manifest_of_another_schema(folder, change, words):
+    edit(folder, **change)
+    with pytest.raises(DataError) as caught:
+        load_run(folder)
+    check(caught, folder / "manifest.json", *words)
+
+
+def test_manifest_whose_pairs_have_no_gpus(folder):
+    node = json.loads((folder / "manifest.json").read_text())["node"]
+    edit(folder, node={**node, "pairs": [[0, 5]]})
+    with pytest.raises(DataError, match="does not list"):
+        load_run(folder)
+
+
+def test_keys_of_a_later_minor_change_are_read_over(folder):
+    edit(folder, added_later={"a": 1})
+    assert load_run(folder).manifest.backend == "fake"
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def cut_end(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path):
+    # Past the magic, inside the first column's compressed data.
+    data = bytearray(path.read_bytes())
+    data[30:60] = bytes(30)
+    path.write_bytes(data)
+
+
+def foreign(path):
+    pd.DataFrame({"ticker": ["A"], "price": [1.0]}).to_parquet(path)
+
+
+def without_column(path):
+    pq.write_table(pq.read_table(path).drop_columns(["source"]), path)
+
+
+def other_type(path):
+    table = pq.read_table(path)
+    at = table.column_names.index("source")
+    pq.write_table(table.set_column(at, "source", pa.array(["zero"] * len(table))), path)
+
+
+def out_of_range(path):
+    table = pq.read_table(path)
+    at = table.column_names.index("source")
+    pq.write_table(table.set_column(at, "source", pa.array([1 << 40] * len(table))), path)
+
+
+def with_nulls(path):
+    table = pq.read_table(path)
+    at = table.column_names.index("source")
+    pq.write_table(table.set_column(at, "source", pa.array([None] * len(table), pa.int16())), path)
+
+
+def folder_instead(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = [
+    (lambda p: p.write_bytes(b""), "empty"),
+    (lambda p: p.write_bytes(b"a,b\n1,2\n" * 9), "Parquet"),
+    (cut, "Parquet"),
+    (cut_end, "Parquet"),
+    (flip, "Parquet"),
+    (foreign, "'schedule' is missing"),
+    (without_column, "'source' is missing"),
+    (other_type, "'source' is"),
+    (out_of_range, "'source' is"),
+    (with_nulls, "nulls"),
+    (folder_instead, "Parquet"),
+]
+
+
+@pytest.mark.parametrize(("damage", "word"), DAMAGES)
+@pytest.mark.parametrize("table", ["samples", "producers", "traces"])
+def test_a_damaged_part_is_named(folder, table, damage, word):
+    path = folder / "traces.parquet" if table == "traces" else sorted((folder / table).iterdir())[1]
+    damage(path)
+    with pytest.raises(DataError) as caught:
+        getattr(load_run(folder), table)()
+    check(caught, path, word)
+
+
+def test_other_files_in_a_run_are_left_alone(folder):
+    rows = len(load_run(folder).samples())
+    (folder / "samples" / "notes.txt").write_text("x")
+    (folder / "samples" / "part-backup.parquet").write_text("x")
+    (folder / "samples" / ".part-0009.parquet.123.tmp").write_text("x")
+    assert len(load_run(folder).samples()) == rows
+
+
+def test_columns_added_later_are_read_over(folder):
+    path = sorted((folder / "samples").iterdir())[0]
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("added_later", pa.array([1] * len(table))), path)
+    assert "added_later" not in load_run(folder).samples()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bytes": 513}, "multiple"),
+        ({"flavour": "st.v99"}, "unknown flavour"),
+        ({"warps": 0}, "warps"),
+        ({"producer_set": "smid:a,b"}, "invalid literal"),
+        ({"start": "whenever"}, "start rule"),
+        ({"bytes": 0}, "another one"),
+        ({"bursts": 100}, "missing"),
+    ],
+)
+def test_rows_that_describe_no_schedule(sound, change, words):
+    samples = load_run(sound).samples()
+    key = samples["schedule"].iloc[-1]
+    rows = samples["schedule"] == key
+    for name, value in change.items():
+        samples.loc[rows, name] = value
+    with pytest.raises(DataError, match=words) as caught:
+        schedules_of(samples)
+    assert key in caught.value.message
+
+
+def test_json_is_strict_both_ways(tmp_path):
+    path = tmp_path / "x.json"
+    write_json(path, {"a": float("nan"), "b": [float("-inf"), 1.5], "c": None, "d": (1, "é")})
+    assert read_json(path, dict) == {"a": None, "b": [None, 1.5], "c": None, "d": [1, "é"]}
+    path.write_bytes(b"\xef\xbb\xbf" + encode_json({"a": 1}))
+    assert read_json(path, dict[str, int]) == {"a": 1}
+
+
+def test_json_files_that_cannot_be_read_or_written(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        read_json(tmp_path / "none.json", Manifest)
+    with pytest.raises(DataError, match="is a folder"):
+        read_json(tmp_path, Manifest)
+    with pytest.raises(UsageError, match="no such folder"):
+        write_json(tmp_path / "none" / "x.json", {})
+    (tmp_path / "d").mkdir()
+    with pytest.raises(XStageError, match="directory"):
+        write_json(tmp_path / "d", {})
+    assert [p.name for p in tmp_path.iterdir()] == ["d"]
