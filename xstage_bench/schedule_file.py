@@ -156,7 +156,7 @@ def _from_json(path: Path, text: str) -> list[Schedule]:
             entries = [msgspec.convert(head, ScheduleEntry)]
     except msgspec.ValidationError as error:
         raise DataError(str(error), f"a schedule has the fields {fields}; a burst has bytes, gap_cycles, start_ns") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         why = "; NaN and Infinity are not JSON" if "NaN" in text or "Infinity" in text else ""
         raise DataError(f"not JSON ({error}){why}", f"for example {_JSON_FORM}") from error
     return [_schedule(entry, f"schedules[{i}]" if many else "") for i, entry in enumerate(entries)]

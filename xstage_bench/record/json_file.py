@@ -53,7 +53,7 @@ def read_json(path: Path, type: type[T], *, newest: int | None = None) -> T:
         check_version(path, data, newest)
     try:
         return msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=type)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{path}: {_explain(error, data)}", "mend this place in the file, or make the file again") from error
 
 
@@ -73,7 +73,7 @@ def check_version(path: Path, data: bytes, newest: int) -> None:
     """Raise DataError when `data` states a schema version newer than `newest`; anything else is left to the typed decoder."""
     try:
         version = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_Version).schema_version
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
     if version > newest:
         raise DataError(
