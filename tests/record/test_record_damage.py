@@ -65,7 +65,7 @@ def edit(folder, **changes):
         (b"", ["empty"]),
         (b" \n", ["empty"]),
         (b"{", ["not JSON"]),
-        (b"[" * 100_000, ["recursion"]),
+        (b'{"options": {"a": ' + b"[" * 100_000, ["recursion"]),
         (b"PAR1\x00\xff\xfe", ["not JSON"]),
         (b"[]", ["object", "array"]),
         (b"{}", ["backend"]),
