@@ -50,7 +50,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     heading = (
         f"Who waits in a saturated burst: {int(facts['producers'])} SMs × {int(facts['warps'])} warps, {kb:.0f} kB each, {pair_label(pair)}"
     )
-    label(figure, run, f"n = {counted(rows['repetition'].nunique(), 'repetition')}", heading)
+    label(figure, run, f"n = {counted(rows['order'].nunique(), 'repetition')}", heading)
     return figure
 
 
@@ -62,9 +62,9 @@ def _choose(run: Run, model: Model) -> tuple[str, pd.Series, pd.DataFrame] | Non
     facts = samples[
         (samples["start"] == "isolated") & (samples["bursts"] == 1) & (samples["kind"] == "measure") & (samples["status"] == "ok")
     ]
-    key = ["schedule", "source", "destination"]
-    executed = facts[[*key, "process", "repetition", "producers", "warps", "bytes", "flavour", "sm_clock_mhz"]]
-    rows = producers[(producers["burst"] == 0)].merge(executed, on=[*key, "process", "repetition"])
+    key = ["schedule", "source", "destination", "order"]
+    executed = facts[[*key, "producers", "warps", "bytes", "flavour", "sm_clock_mhz"]]
+    rows = producers[(producers["burst"] == 0)].merge(executed, on=key)
     for fitted in remote_models(model):
         source, _, destination = fitted.pair.partition(">")
         mine = rows[(rows["source"] == int(source)) & (rows["destination"] == int(destination)) & (rows["flavour"] == fitted.flavour)]

@@ -1,4 +1,4 @@
-"""Figures of a recorded run: the common style, the label that every figure carries, and how they are drawn and written.
+"""Figures of a recorded run: what a figure is, and how figures are loaded, drawn and written. Their look is in `plot_style`.
 
 A figure is a function of (run, model, validation) in one file of ``analysis/``; it reads what was measured and what was fitted,
 and never fits. Drawing the same run again gives the same bytes: the Agg canvas, fixed SVG ids, no date in the metadata.
@@ -8,33 +8,44 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from xstage_bench.errors import UsageError
 from xstage_bench.loader import load_named
+from xstage_bench.plot_style import (
+    FAINT,
+    FITTED,
+    MEASURED,
+    counted,
+    gpu_names,
+    label,
+    matplotlib_settings,
+    new_figure,
+    plain_ticks,
+    series_style,
+    style,
+    thousands,
+    top_legend,
+)
 from xstage_bench.record.atomic import write_bytes
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Text
 
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.reader import Run
 
+__all__ = [
+    "FAINT", "FITTED", "FORMATS", "MEASURED", "Absent", "Drawn", "FigureSpec", "counted", "draw_figures", "gpu_names", "image_bytes",
+    "label", "load_figures", "new_figure", "plain_ticks", "read_once", "render_figures", "series_style", "style", "thousands", "top_legend",
+]  # fmt: skip
+
 log = logging.getLogger(__name__)
 
 FORMATS = ("png", "svg")
-#: Series from dark to light, so that they stay apart in grey; they differ in marker and line style as well.
-COLOURS = ("#1b1b3a", "#8c2d04", "#1f6f8b", "#d0702b", "#5d9c59", "#9aa5b1", "#c9a227")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
-HATCHES = ("", "////", "....", "xxxx")
-MEASURED, FITTED, FAINT = "#1b1b3a", "#c0392b", "#b8b8b8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,128 +90,6 @@ class Drawn:
     failed: bool = False
 
 
-def style() -> dict[str, Any]:
-    """Return the matplotlib settings of all figures, for `matplotlib.rc_context`."""
-    return {
-        "figure.dpi": 120,
-        "savefig.dpi": 160,
-        "figure.facecolor": "white",
-        "axes.facecolor": "white",
-        "font.family": "DejaVu Sans",
-        "font.size": 8.5,
-        "axes.titlesize": 9,
-        "axes.labelsize": 8.5,
-        "axes.linewidth": 0.7,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": "#e4e4e4",
-        "grid.linewidth": 0.6,
-        "legend.fontsize": 7.5,
-        "legend.frameon": False,
-        "legend.handlelength": 2.6,
-        "lines.linewidth": 1.2,
-        "lines.markersize": 4.0,
-        "xtick.labelsize": 7.5,
-        "ytick.labelsize": 7.5,
-        "hatch.linewidth": 0.6,
-        "svg.fonttype": "path",
-        "axes.unicode_minus": True,
-    }
-
-
-def new_figure(width: float = 6.4, height: float = 4.0, *, legend_rows: int = 0) -> Figure:
-    """Return an empty figure in inches, with room for the heading, for a legend below it, and for the label at the foot."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        foot, head = 0.24 / height, (0.30 + 0.17 * legend_rows) / height
-        engine.set(rect=(0.008, foot, 0.984, 1 - foot - head))  # type: ignore[call-arg]
-    return figure
-
-
-def label(figure: Figure, run: Run, n: int | str, heading: str = "") -> None:
-    """Write heading, GPU, date, backend and n onto a figure, and SIMULATED when the run's manifest says so.
-
-    Parameters
-    ----------
-    figure : Figure
-        Made by `new_figure`.
-    run : Run
-    n : int or str
-        How many bursts are drawn, or a phrase that says it ("21 repetitions of 40 schedules").
-    heading : str
-        Left above the axes.
-    """
-    manifest = run.manifest
-    width, height = figure.get_size_inches()
-    count = f"n = {thousands(n)} bursts" if isinstance(n, int) else n
-    foot = f"{gpu_names(run)}  ·  {manifest.created[:10]}  ·  {count}  ·  backend {manifest.backend}"
-    written = figure.text(0.1 / width, 0.07 / height, foot, fontsize=7, color="0.35", ha="left", va="bottom")
-    _shrink(figure, written, width - 0.2)
-    if heading:
-        written = figure.text(0.1 / width, 1 - 0.08 / height, heading, fontsize=9.5, fontweight="bold", ha="left", va="top")
-        _shrink(figure, written, width - (1.2 if manifest.simulated else 0.2))
-    if manifest.simulated:
-        box = {"boxstyle": "square,pad=0.25", "facecolor": "white", "edgecolor": "0.1", "linewidth": 1.0}
-        figure.text(1 - 0.12 / width, 1 - 0.1 / height, "SIMULATED", fontsize=8, fontweight="bold", ha="right", va="top", bbox=box)
-
-
-def _shrink(figure: Figure, written: Text, room: float) -> None:
-    """Make a line of text smaller until it fits into so many inches: names of GPUs and backends have no fixed length."""
-    taken = written.get_window_extent().width / figure.dpi
-    if taken > room:
-        written.set_fontsize(0.97 * float(written.get_fontsize()) * room / taken)  # hinting rounds each letter
-
-
-def plain_ticks(axes: Axes, which: str = "xy") -> None:
-    """Label log axes with plain numbers, at 1, 2 and 5 when the axis spans about two decades or fewer."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    for name in which:
-        axis, (low, high) = (axes.xaxis, axes.get_xlim()) if name == "x" else (axes.yaxis, axes.get_ylim())
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 150 * low else (1.0,)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-
-
-def top_legend(figure: Figure, axes: Axes, columns: int) -> None:
-    """Put the legend of `axes` between heading and axes, for a figure made with `legend_rows`."""
-    handles, names = axes.get_legend_handles_labels()
-    width, height = figure.get_size_inches()
-    where = (0.1 / width, 1 - 0.30 / height)
-    figure.legend(
-        handles, names, loc="upper left", bbox_to_anchor=where, ncols=columns, borderaxespad=0.0, columnspacing=1.4, borderpad=0.0
-    )
-
-
-def gpu_names(run: Run) -> str:
-    """Return the GPUs of a run as "2 x NVIDIA H200"; different models are joined."""
-    names = [g.name for g in run.manifest.node.gpus]
-    return " + ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names)) or "no GPU recorded"
-
-
-def counted(n: int, noun: str) -> str:
-    """Return "1 pair" or "12 345 pairs"."""
-    return f"{thousands(n)} {noun}{'' if n == 1 else 's'}"
-
-
-def thousands(n: int) -> str:
-    """Return 12345 as "12 345", with a thin space."""
-    return f"{n:,}".replace(",", "\u2009")
-
-
-def series_style(i: int) -> dict[str, Any]:
-    """Return colour, marker and line style of series `i`; the first seven differ in all three."""
-    k = i % len(COLOURS)
-    return {"color": COLOURS[k], "marker": MARKERS[k], "linestyle": LINES[k]}
-
-
 def load_figures(extra_dirs: Sequence[Path] = ()) -> dict[str, FigureSpec]:
     """Load the figures of ``analysis/`` and of the user's folders: each file defines ``FIGURE``.
 
@@ -233,7 +122,7 @@ def render_figures(
             raise UsageError(f"there is no figure '{name}'", f"use one of: {', '.join(specs)}")
     drawn, run = [], read_once(run)
     for name in wanted:
-        with _settings(style()):
+        with matplotlib_settings(style()):
             drawn.append(_draw(specs[name], run, model, validation))
     return drawn
 
@@ -250,17 +139,6 @@ def read_once(run: Run) -> Run:
             return lambda: kept[table] if table in kept else kept.setdefault(table, read())
 
     return cast("Run", Kept())
-
-
-@contextmanager
-def _settings(settings: dict[str, Any]) -> Iterator[None]:
-    """Set matplotlib's settings for one drawing, from its defaults: a user's matplotlibrc must not change a figure."""
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcParams.update({k: v for k, v in matplotlib.rcParamsDefault.items() if not k.startswith("backend")})
-        matplotlib.rcParams.update(cast(Any, settings))
-        yield
 
 
 def _draw(spec: FigureSpec, run: Run, model: Model, validation: Validation | None) -> Drawn:
@@ -309,7 +187,7 @@ def image_bytes(drawn: Drawn, fmt: str) -> bytes:
     metadata = {"Software": None} if fmt == "png" else {"Date": None, "Creator": None, "Format": None, "Type": None}
     out = io.BytesIO()
     settings = {**style(), "svg.hashsalt": f"xstage-{drawn.spec.name}"}  # a salt per figure keeps the ids of two inline SVGs apart
-    with _settings(settings):
+    with matplotlib_settings(settings):
         drawn.figure.savefig(out, format=fmt, metadata=metadata)
     return out.getvalue()
 
