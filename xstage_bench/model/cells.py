@@ -22,7 +22,8 @@ HOLDOUT = "holdout"
 #: Probes of isolated bursts over a grid of sizes: to a peer, and the LOCAL control.
 ISOLATED = ("isolated", "local")
 _IDENTITY = ("schedule", "probe", "kind", "source", "destination", "flavour", "layout", "start", "producers", "producer_set", "warps")
-_PER_BURST = ("burst", "bursts", "bytes", "process", "repetition", "issue_mean_cycles", "issue_max_cycles", "status")
+_PER_BURST = ("burst", "bursts", "bytes", "gap_cycles", "start_ns", "process", "repetition", "status")
+_MEASURED = ("issue_mean_cycles", "issue_max_cycles", "gap_mean_cycles", "start_mean_ns")
 
 
 class Group(NamedTuple):
@@ -61,7 +62,7 @@ class Cell:
 
 def check_columns(samples: pd.DataFrame) -> None:
     """Raise DataError when a column is missing or there is no row at all."""
-    missing = [c for c in (*_IDENTITY, *_PER_BURST) if c not in samples.columns]
+    missing = [c for c in (*_IDENTITY, *_PER_BURST, *_MEASURED) if c not in samples.columns]
     if missing:
         raise DataError(f"the samples lack the column '{missing[0]}'", "see docs/file-format.md for the columns of a sample row")
     if not len(samples):

@@ -1,7 +1,7 @@
 """Intervals: whole repetitions are resampled within their process, and a term between processes is added.
 
 A measured number varies between repetitions of one process, and by a further amount between processes, because each has its own
-allocations. Three processes tell little about the second spread, so it is not taken at face value; see `estimate`.
+allocations. Three processes tell little about the second spread, so the interval is t-scaled; see `estimate`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ FloatArray = NDArray[np.float64]
 MIN_PROCESSES = 3
 #: Half the distance between these quantiles of a normal distribution is one standard deviation; rare failed refits do not move it.
 _ONE_SIGMA = (0.158655, 0.841345)
+#: The bootstrap overstates the variance of a median of few values: 1.35, 1.29, 1.24 times for 5, 7, 21 normal ones.
+_MEDIAN_INFLATION = 1.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,10 +95,10 @@ def estimate(
 ) -> Estimate:
     """Turn a resampled number into an Estimate with an honest interval.
 
-    The variance within processes, w, comes from the resamples and has many degrees of freedom. The variance of the mean over P
-    processes, b, contains w already and has P - 1. When b exceeds w there is a spread between processes: the interval
-    is t(P - 1) times sqrt(b), 4.3 standard errors for three processes. Else it is t(P * (repetitions - 1)) times sqrt(w). With fewer than
-    three processes the spread between them is unknown; the interval covers repetitions only and `reason` says so.
+    With three processes or more the interval is the t interval of the numbers of the processes, each made of its own repetitions, so
+    that it holds both spreads; t is 4.3 for three. By chance three processes agree too well now and then: the interval is never
+    narrower than one standard error of the resampled repetitions. With fewer processes the spread between them is
+    unknown; the interval is that of the repetitions alone and `reason` says so.
 
     Parameters
     ----------
@@ -119,20 +121,17 @@ def estimate(
     draws = number.draws[np.isfinite(number.draws)]
     processes = apart.size
     within = 0.0
-    if draws.size >= 2 and number.repetitions >= 2:
+    if draws.size >= 2:
         low, high = np.quantile(draws, _ONE_SIGMA)
-        within = float(((high - low) / 2) ** 2) * number.repetitions / (number.repetitions - 1)
-    freedom = max(1, max(1, processes) * (number.repetitions - 1))
-    variance = within
+        within = float((high - low) / 2) / np.sqrt(_MEDIAN_INFLATION)
     if processes >= MIN_PROCESSES:
-        between = float(np.var(apart, ddof=1)) / processes
-        if between > within:
-            variance, freedom = between, processes - 1
+        error = float(np.std(apart, ddof=1) / np.sqrt(processes))
+        half = max(float(stdtrit(processes - 1, 0.5 + level / 2)) * error, within)
     else:
+        error = within
+        half = float(stdtrit(max(1, processes * (number.repetitions - 1)), 0.5 + level / 2)) * error
         note = f"{processes} process{'es' if processes != 1 else ''}: the interval leaves out the spread between processes"
         reason = note if reason is None else f"{reason}; {note}"
-    error = float(np.sqrt(variance))
-    half = float(stdtrit(freedom, 0.5 + level / 2)) * error
     return Estimate(
         value=number.value,
         standard_error=error,
