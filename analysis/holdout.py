@@ -73,8 +73,8 @@ def predicted_points(rows: pd.DataFrame, model: Model) -> pd.DataFrame:
 
 
 def _panel(axes: Axes, points: pd.DataFrame, limits: Array) -> None:
-    axes.fill_between(limits, limits * (1 - BAND), limits * (1 + BAND), color="0.88", linewidth=0, label="±10 %")
-    axes.plot(limits, limits, color=FITTED, linewidth=1.2, label="predicted = measured")
+    axes.fill_between(limits, limits * (1 - BAND), limits * (1 + BAND), color="0.72", linewidth=0, label="±10 %", zorder=1)
+    axes.plot(limits, limits, color=FITTED, linewidth=0.7, label="predicted = measured", zorder=4)
     stalled = points["stalled"].to_numpy(dtype=bool)
     free, held = points[~stalled], points[stalled]
     look: dict[str, Any] = {"marker": "^", "color": "0.15", "alpha": 0.45, "linewidths": 0, "rasterized": True, "label": "stalled"}
@@ -85,7 +85,16 @@ def _panel(axes: Axes, points: pd.DataFrame, limits: Array) -> None:
     )  # fmt: skip
     error = np.abs(points["predicted_us"] / points["measured_us"] - 1)
     text = f"median error {100 * error.median():.0f} %\np90 {100 * error.quantile(0.9):.0f} %\nn = {len(points)}"
-    axes.text(0.97, 0.03, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=7)
+    axes.text(
+        0.97,
+        0.03,
+        text,
+        transform=axes.transAxes,
+        ha="right",
+        va="bottom",
+        fontsize=7,
+        bbox={"facecolor": "white", "alpha": 0.8, "pad": 1.5, "edgecolor": "none"},
+    )
 
 
 FIGURE = FigureSpec(

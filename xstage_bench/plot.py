@@ -199,8 +199,14 @@ def draw_figures(
     out_dir: Path,
     only: Iterable[str] | None = None,
     extra_dirs: Sequence[Path] = (),
+    drawn: Sequence[Drawn] | None = None,
 ) -> list[Path]:
     """Draw figures and write each as PNG and SVG.
+
+    Parameters
+    ----------
+    drawn : sequence of Drawn, optional
+        What `render_figures` gave for the same arguments, to save drawing twice when there is also a report.
 
     Returns
     -------
@@ -209,12 +215,12 @@ def draw_figures(
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     written = []
-    for drawn in render_figures(run, model, validation, only, extra_dirs):
+    for one in render_figures(run, model, validation, only, extra_dirs) if drawn is None else drawn:
         for fmt in FORMATS:
-            path = out_dir / f"{drawn.spec.name}.{fmt}"
-            if drawn.figure is None:
+            path = out_dir / f"{one.spec.name}.{fmt}"
+            if one.figure is None:
                 path.unlink(missing_ok=True)  # figures are derived: one of an older model must not stay
             else:
-                write_bytes(path, image_bytes(drawn, fmt))
+                write_bytes(path, image_bytes(one, fmt))
                 written.append(path)
     return written

@@ -34,7 +34,14 @@ LARGEST_SVG_BYTES = 260_000
 TEMPLATE = Path(__file__).with_name("templates") / "report.html.j2"
 
 
-def write_report(run: Run, model: Model, validation: Validation | None, out: Path, extra_dirs: Sequence[Path] = ()) -> None:
+def write_report(
+    run: Run,
+    model: Model,
+    validation: Validation | None,
+    out: Path,
+    extra_dirs: Sequence[Path] = (),
+    drawn: Sequence[Drawn] | None = None,
+) -> None:
     """Write the report of a run, whole or not at all.
 
     Parameters
@@ -48,15 +55,21 @@ def write_report(run: Run, model: Model, validation: Validation | None, out: Pat
         The HTML file; replaced when it exists.
     extra_dirs : sequence of Path
         Folders of further figures.
+    drawn : sequence of Drawn, optional
+        What `render_figures` gave for the same run, to save drawing twice.
     """
-    write_bytes(out, render_report(run, model, validation, extra_dirs).encode())
+    write_bytes(out, render_report(run, model, validation, extra_dirs, drawn).encode())
 
 
-def render_report(run: Run, model: Model, validation: Validation | None, extra_dirs: Sequence[Path] = ()) -> str:
+def render_report(
+    run: Run, model: Model, validation: Validation | None, extra_dirs: Sequence[Path] = (), drawn: Sequence[Drawn] | None = None
+) -> str:
     """Return the report as HTML. Every text from the run is escaped; the same input gives the same bytes."""
     from jinja2 import Environment, StrictUndefined
 
     run = read_once(run)
+    if drawn is None:
+        drawn = render_figures(run, model, validation, extra_dirs=extra_dirs)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     manifest = run.manifest
@@ -70,7 +83,7 @@ def render_report(run: Run, model: Model, validation: Validation | None, extra_d
         statuses=status_table(run.samples()),
         parameters=parameter_tables(model),
         validations=validation_tables(validation),
-        figures=[_figure(d) for d in render_figures(run, model, validation, extra_dirs=extra_dirs)],
+        figures=[_figure(d) for d in drawn],
         gpu_facts=gpu_table(manifest),
         provenance=provenance(model, manifest),
     )
