@@ -94,7 +94,7 @@ class ReplayDevice:
         self._samples = samples[samples["process"] == process].reset_index(drop=True)
         self._schedules = schedules_of(self._samples)
         self._measured = {name: self._samples[name].to_numpy(dtype=np.float64) for name in MEASURED}
-        self._order: list[int] = self._samples["order"].tolist()
+        self._place = list(zip(self._samples["repetition"].tolist(), self._samples["order"].tolist(), strict=True))
         self._clock_mhz: list[float] = self._samples["sm_clock_mhz"].tolist()
         self._status: list[Any] = self._samples["status"].tolist()
         self._detail: list[Any] = self._samples["detail"].tolist()
@@ -102,9 +102,9 @@ class ReplayDevice:
         self._index = self._by_execution()
         self._served: dict[tuple[str, str, int], int] = defaultdict(int)
         producers = self._run.producers()
-        self._producers = _grouped(producers[producers["process"] == process], "order")
+        self._producers = _grouped(producers[producers["process"] == process], ["schedule", "repetition", "order"])
         timelines = self._run.traces()
-        self._timelines = _grouped(timelines[timelines["process"] == process], "repetition")
+        self._timelines = _grouped(timelines[timelines["process"] == process], ["schedule", "repetition"])
 
     @property
     def backend(self) -> str:
@@ -194,7 +194,7 @@ class ReplayDevice:
         key = schedule.key()
         arrays = {name: np.full(shape, np.nan) for name in PER_PRODUCER}
         smids = self._smids(schedule)
-        kept = self._producers.get((key, self._order[row]))
+        kept = self._producers.get((key, *self._place[row]))
         if kept is not None:
             if len(kept) != shape[0] * shape[1]:
                 raise DataError(f"{self._run.folder}: producers of schedule {key} are incomplete", "take the run from a copy")
@@ -243,7 +243,6 @@ class ReplayDevice:
         return schedule.smids(gpu.smids)
 
 
-def _grouped(frame: pd.DataFrame, by: str) -> dict[tuple[str, int], pd.DataFrame]:
-    """Return the rows of each schedule and value of the column `by`."""
-    groups: Any = frame.groupby(["schedule", by], sort=False)
-    return {(str(key), int(number)): rows for (key, number), rows in groups}
+def _grouped(frame: pd.DataFrame, by: list[str]) -> dict[Any, pd.DataFrame]:
+    groups: Any = frame.groupby(by, sort=False)
+    return dict(iter(groups))

@@ -54,7 +54,8 @@ class RunWriter:
     Attributes
     ----------
     done : set of (str, int, int)
-        Schedule key, process and repetition of the executions on disk when the writer was made, warm-ups left out.
+        Schedule key, process and repetition of the measurements on disk when the writer was made. Warm-ups and sentinels are left
+        out: a process needs them whatever it measures.
     manifest : Manifest
 
     Raises
@@ -229,7 +230,7 @@ class RunWriter:
             table = read_table(samples / part_name(number), SAMPLES, only=("schedule", "kind", "process", "repetition", "burst", "status"))
             columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
             self._count(columns)
-            again = (columns["kind"] != "warmup") & (columns["burst"] == 0)
+            again = (columns["kind"] == "measure") & (columns["burst"] == 0)
             self.done.update(zip(*(columns[n][again].tolist() for n in ("schedule", "process", "repetition")), strict=True))
         self._load_timelines()
         return resumed(old, at=utc_now())
