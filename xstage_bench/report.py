@@ -79,6 +79,7 @@ def render_report(
         manifest=manifest,
         sentences=verdict_sentences(model, manifest),
         warnings=warnings(model, validation, manifest),
+        notes=[*manifest.notes, *model.notes],
         verdict=verdict_table(model, manifest),
         statuses=status_table(run.samples()),
         parameters=parameter_tables(model),
@@ -129,7 +130,7 @@ def warnings(model: Model, validation: Validation | None, manifest: Manifest) ->
         found.append("No drain rate could be determined: there are no valid samples, or no burst saturated.")
     if validation is None:
         found.append("There is no validation: nothing was held out, so the model's error is not known.")
-    return [*found, *manifest.notes, *model.notes]
+    return found
 
 
 def provenance(model: Model, manifest: Manifest) -> Table:
