@@ -11,9 +11,11 @@ from xstage_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model, Validation
+    from xstage_bench.model.predict import PredictedSchedule
     from xstage_bench.plan import Options
     from xstage_bench.record.reader import Run
     from xstage_bench.runner import Progress
+    from xstage_bench.schedule import Schedule
 
 MODEL_NAME, VALIDATION_NAME, FIGURES_NAME, REPORT_NAME = "model.json", "validation.json", "figures", "report.html"
 RESAMPLES = 200
@@ -85,6 +87,31 @@ def find_model(where: Path) -> Model:
     return load_model(where)
 
 
+def predict_schedules(
+    model: Model, schedules: Sequence[Schedule], *, pair: str | None = None, sm_clock_mhz: float | None = None
+) -> list[PredictedSchedule]:
+    """Predict schedules with a model.
+
+    Raises
+    ------
+    UsageError
+        The model has no such pair or flavour, or a schedule has more producers than its GPU has SMs: every fit includes all SMs,
+        so the largest count that it has seen is that of the GPU.
+    """
+    from xstage_bench.model.predict import pair_model, predict
+
+    predicted = []
+    for schedule in schedules:
+        seen = pair_model(model, schedule, pair).calibrated_range.producers
+        if seen is not None and schedule.producer_count > seen[1]:
+            raise UsageError(
+                f"{schedule.producer_count} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs",
+                f"use at most {seen[1]} producers",
+            )
+        predicted.append(predict(model, schedule, pair, sm_clock_mhz))
+    return predicted
+
+
 def find_validation(run: Run) -> Validation | None:
     """Read a run's validation.json, null when it has none."""
     from xstage_bench.model.document import load_validation
@@ -152,11 +179,27 @@ def write_validation(run: Run, validation: Validation) -> Path:
     return run.folder / VALIDATION_NAME
 
 
+def check_tables(run: Run) -> None:
+    """Read every table of a run once, part by part.
+
+    What draws or exports a run begins after this, so that a damaged part is refused before anything of the result is written.
+
+    Raises
+    ------
+    DataError
+        A part is not Parquet, cut short, or of another schema.
+    """
+    for table in ("samples", "producers", "traces"):
+        for _ in run.arrow_parts(table):
+            pass
+
+
 def write_report_files(run: Run, model: Model, validation: Validation | None) -> dict[str, Path]:
     """Draw the figures and write the report into the run folder."""
-    from xstage_bench.plot import draw_figures
+    from xstage_bench.plot import draw_figures, read_once
     from xstage_bench.report import write_report
 
+    run = read_once(run)
     draw_figures(run, model, validation, run.folder / FIGURES_NAME)
     write_report(run, model, validation, run.folder / REPORT_NAME)
     return {"figures": run.folder / FIGURES_NAME, "report": run.folder / REPORT_NAME}

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from xstage_bench.cli.options import FILE, common
-from xstage_bench.cli.output import STDOUT, Output
+from xstage_bench.cli.output import STDOUT, Output, check_file
 from xstage_bench.errors import UsageError
 
 FORMATS = ("json", "csv")
@@ -20,12 +20,16 @@ FORMATS = ("json", "csv")
 @common
 def command(out: Output, run: Path, fmt: str, path: Path) -> int:
     """Write the samples of RUN as one strict JSON object or as CSV."""
+    from xstage_bench.pipeline import check_tables
     from xstage_bench.record.export import export_run
     from xstage_bench.record.reader import load_run
 
     if out.json and path == STDOUT and fmt != "json":
         raise UsageError("--json and CSV on stdout exclude each other", "--format json, or --out FILE")
-    export_run(load_run(run), fmt, "-" if path == STDOUT else path)
+    check_file(path)
+    loaded = load_run(run)
+    check_tables(loaded)
+    export_run(loaded, fmt, "-" if path == STDOUT else path)
     if path != STDOUT:
         out.result({"run": str(run), "format": fmt, "file": str(path)}, str(path))
     return 0

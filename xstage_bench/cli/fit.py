@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from xstage_bench.cli.options import FILE, common
-from xstage_bench.cli.output import STDOUT, Output, table
+from xstage_bench.cli.output import STDOUT, Output, check_file, table
 
 
 @click.command("fit", short_help="Fit a run folder.")
@@ -23,6 +23,7 @@ def command(out: Output, run: Path, path: Path | None, seed: int, resamples: int
     from xstage_bench.record.json_file import encode_json
     from xstage_bench.record.reader import load_run
 
+    check_file(path)
     loaded = load_run(run)
     model = fit_run(loaded, seed=seed, resamples=resamples)
     if path == STDOUT:

@@ -49,6 +49,16 @@ class Output:
             raise UsageError(f"--json and --out - would both write to stdout, and {what} is not that JSON object", "leave one of them out")
 
 
+def check_file(path: Path | None) -> None:
+    """Refuse an ``--out`` that cannot be a file, before the work is done whose result it should hold."""
+    if path is None or path == STDOUT:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "name a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent}: no such folder, so {path.name} cannot be written", f"mkdir -p {path.parent}")
+
+
 def drop_stdout() -> None:
     """Let what is still written to stdout vanish; else the interpreter complains again when it flushes at exit."""
     with contextlib.suppress(OSError, ValueError):

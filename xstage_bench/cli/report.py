@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from xstage_bench.cli.options import FILE, common
-from xstage_bench.cli.output import STDOUT, Output
+from xstage_bench.cli.output import STDOUT, Output, check_file
 
 
 @click.command("report", short_help="Draw figures, write one HTML page.")
@@ -17,14 +17,16 @@ from xstage_bench.cli.output import STDOUT, Output
 @common
 def command(out: Output, run: Path, model_path: Path | None, path: Path | None) -> int:
     """Draw the figures of RUN and write a report that opens in any browser, without a network."""
-    from xstage_bench.pipeline import find_model, find_validation, write_report_files
+    from xstage_bench.pipeline import check_tables, find_model, find_validation, write_report_files
     from xstage_bench.record.reader import load_run
     from xstage_bench.report import render_report, write_report
 
     out.no_json_beside(path, "HTML")
+    check_file(path)
     loaded = load_run(run)
     model = find_model(loaded.folder if model_path is None else model_path)
     validation = find_validation(loaded)
+    check_tables(loaded)
     files: dict[str, Path] = {}
     if path is None:
         files = write_report_files(loaded, model, validation)

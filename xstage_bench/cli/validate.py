@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xstage_bench.cli.options import FILE, common
-from xstage_bench.cli.output import STDOUT, Output, table
+from xstage_bench.cli.output import STDOUT, Output, check_file, table
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Validation
@@ -26,6 +26,7 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
     from xstage_bench.record.json_file import encode_json
     from xstage_bench.record.reader import load_run
 
+    check_file(path)
     loaded = load_run(run)
     validation = validate_run(loaded, find_model(loaded.folder if model_path is None else model_path))
     if path == STDOUT:
