@@ -1,0 +1,202 @@
+"""What a Schedule costs by the Burst-Gap model: burst by burst, with the backlog carried from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.errors import UsageError
+from xstage_bench.model.document import Model, PairModel
+from xstage_bench.model.interpolate import Law, law_at
+from xstage_bench.schedule import Schedule
+
+FloatArray = NDArray[np.float64]
+#: A burst is called stalled when it takes longer than this many times its T0.
+STALLED = 1.1
+_COLUMNS = (
+    "t0_cycles",
+    "issue_cycles",
+    "issue_low_cycles",
+    "issue_high_cycles",
+    "stall_cycles",
+    "backlog_bytes",
+    "start_ns",
+    "end_ns",
+    "in_calibrated_range",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictedSchedule:
+    """Prediction per burst; all arrays have shape (bursts,).
+
+    Parameters
+    ----------
+    pair : str
+        The pair whose model was used.
+    sm_clock_mhz : float
+        At which cycles were converted.
+    t0_cycles : ndarray of float
+        Issue time without backpressure.
+    issue_cycles : ndarray of float
+        Predicted mean over producers.
+    issue_low_cycles, issue_high_cycles : ndarray of float
+        90 % prediction interval by the law's own error on isolated bursts; backlog and stagger are not in it.
+    stall_cycles : ndarray of float
+        issue - T0.
+    backlog_bytes : ndarray of float
+        Issued and not yet drained when the burst starts, all producers together.
+    start_ns, end_ns : ndarray of float
+        After the schedule's time zero; of isolated bursts, after each burst's own start.
+    regime : tuple of str
+        ``free`` or ``stalled`` (more than 1.1 T0).
+    in_calibrated_range : ndarray of bool
+        K, W and bytes lie within what the fit has seen.
+    """
+
+    pair: str
+    sm_clock_mhz: float
+    t0_cycles: FloatArray
+    issue_cycles: FloatArray
+    issue_low_cycles: FloatArray
+    issue_high_cycles: FloatArray
+    stall_cycles: FloatArray
+    backlog_bytes: FloatArray
+    start_ns: FloatArray
+    end_ns: FloatArray
+    regime: tuple[str, ...]
+    in_calibrated_range: NDArray[np.bool_]
+    total_ns: float
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one dict of plain numbers per burst, ready for JSON or a table."""
+        columns: dict[str, list[Any]] = {name: getattr(self, name).tolist() for name in _COLUMNS}
+        return [
+            {"burst": i, **{name: column[i] for name, column in columns.items()}, "regime": regime} for i, regime in enumerate(self.regime)
+        ]
+
+
+def predict(model: Model, schedule: Schedule, pair: str | None = None, sm_clock_mhz: float | None = None) -> PredictedSchedule:
+    """Predict a schedule.
+
+    Parameters
+    ----------
+    model : Model
+    schedule : Schedule
+    pair : str, optional
+        Use the model of this pair; default is the schedule's own.
+    sm_clock_mhz : float, optional
+        SM clock of the prediction; default is the model's. T0 scales with it, R does not.
+
+    Returns
+    -------
+    PredictedSchedule
+
+    Notes
+    -----
+    With q the backlog in bytes when burst i starts and e the time from its start to that of the next::
+
+        issue_i = max(T0_i, (V_i + q_i - Q) / R)
+        q_(i+1) = max(0, q_i + V_i - R * e_i)
+
+    so that equal bursts at equal gaps settle at X-Stage's max(T0, V/R - G) (arXiv 2607.23264). An isolated burst has q = 0. The mean over
+    producers is predicted, so R and Q are those of the mean (`interpolate.Law`), not of the slowest producer.
+
+    Raises
+    ------
+    UsageError
+        The model has no such pair, flavour or layout, or the clock is not positive.
+    DataError
+        Nothing was identified for that pair.
+    """
+    found = pair_model(model, schedule, pair)
+    clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
+    if not (np.isfinite(clock) and clock > 0):
+        raise UsageError(f"sm_clock_mhz is {sm_clock_mhz}, must be positive", f"the model's own is {model.sm_clock_mhz:g}")
+    law = law_at(found, schedule.producer_count, schedule.warps, model.sm_clock_mhz)
+    t0_cycles = free_cycles(law, schedule)
+    volume = np.array([b.bytes for b in schedule.bursts], dtype=np.float64) * schedule.producer_count
+    scale = 1e3 / clock
+    backlog = np.zeros(len(volume))
+
+    def issue_ns(burst: int, start_ns: float, previous_start_ns: float) -> float:
+        if burst and schedule.start != "isolated":
+            drained = law.mean_gb_per_s * (start_ns - previous_start_ns)
+            backlog[burst] = max(0.0, backlog[burst - 1] + volume[burst - 1] - drained)
+        stalled = float(volume[burst] + backlog[burst] - law.mean_capacity_bytes) / law.mean_gb_per_s
+        return max(float(t0_cycles[burst]) * scale, stalled if volume[burst] and np.isfinite(stalled) else 0.0)
+
+    start, end = time_line(schedule, clock, issue_ns)
+    issue = (end - start) / scale
+    known = found.calibrated_range
+    sizes = np.array([b.bytes for b in schedule.bursts])
+    inside = _within(schedule.producer_count, known.producers) and _within(schedule.warps, known.warps)
+    return PredictedSchedule(
+        pair=found.pair,
+        sm_clock_mhz=clock,
+        t0_cycles=t0_cycles,
+        issue_cycles=issue,
+        issue_low_cycles=issue * max(0.0, 1 - law.relative_error),
+        issue_high_cycles=issue * (1 + law.relative_error),
+        stall_cycles=np.maximum(0.0, issue - t0_cycles),
+        backlog_bytes=backlog,
+        start_ns=start,
+        end_ns=end,
+        regime=tuple("stalled" if s else "free" for s in issue > STALLED * t0_cycles),
+        in_calibrated_range=np.array([bool(inside and _within(int(b), known.bytes)) for b in sizes]),
+        total_ns=total_ns(schedule, start, end),
+    )
+
+
+def pair_model(model: Model, schedule: Schedule, pair: str | None = None) -> PairModel:
+    """Return the model of a schedule's pair, flavour and layout; UsageError names what there is."""
+    wanted = f"{schedule.source}>{schedule.destination}" if pair is None else pair
+    found = model.find(wanted, schedule.flavour, schedule.layout)
+    if found is None:
+        have = ", ".join(f"{p.pair} {p.flavour} {p.layout}" for p in model.pairs) or "none"
+        raise UsageError(f"the model has no pair {wanted} with {schedule.flavour} {schedule.layout}", f"it has: {have}")
+    return found
+
+
+def free_cycles(law: Law, schedule: Schedule) -> FloatArray:
+    """T0 of each burst; an empty burst costs nothing."""
+    stores = schedule.stores_per_warp().astype(np.float64)
+    return np.where(stores > 0, law.issue_base_cycles + law.issue_cycles_per_store * stores, 0.0)
+
+
+def time_line(schedule: Schedule, sm_clock_mhz: float, issue_ns: Callable[[int, float, float], float]) -> tuple[FloatArray, FloatArray]:
+    """Place bursts in time by the schedule's start rule.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    sm_clock_mhz : float
+    issue_ns : callable
+        Issue time of a burst in ns, given its index, its start and the start of the one before it.
+
+    Returns
+    -------
+    start_ns, end_ns : ndarray, shape (bursts,)
+    """
+    count = len(schedule.bursts)
+    start, end = np.zeros(count), np.zeros(count)
+    for i, burst in enumerate(schedule.bursts):
+        if schedule.start == "free" and i:
+            start[i] = end[i - 1] + burst.gap_cycles * 1e3 / sm_clock_mhz
+        elif schedule.start == "timed":
+            start[i] = max(float(burst.start_ns), end[i - 1] if i else 0.0)
+        end[i] = start[i] + issue_ns(i, float(start[i]), float(start[i - 1]) if i else 0.0)
+    return start, end
+
+
+def total_ns(schedule: Schedule, start_ns: FloatArray, end_ns: FloatArray) -> float:
+    """Time until the last burst has been issued; isolated bursts have no common time line, so theirs is the sum."""
+    return float((end_ns - start_ns).sum() if schedule.start == "isolated" else end_ns[-1])
+
+
+def _within(value: int, ends: tuple[int, int] | None) -> bool:
+    return ends is not None and ends[0] <= value <= ends[1]
