@@ -70,6 +70,11 @@ def _stack(traces: Sequence[Trace], bursts: int, producers: int) -> Trace:
     )
 
 
+def joined(pieces: Sequence[Columns]) -> Columns:
+    """Put tables of the same columns under each other."""
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
 def sample_columns(batch: Sequence[Recorded]) -> Columns:
     """Return the columns `SAMPLES` of `batch`: one row per execution and burst; NaN where null."""
     asked = _asked_of_each(batch)

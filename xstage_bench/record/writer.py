@@ -15,20 +15,12 @@ import numpy as np
 
 from xstage_bench.device import Execution
 from xstage_bench.errors import UsageError, XStageError
-from xstage_bench.record.atomic import remove_leftovers, write_error
+from xstage_bench.record.atomic import write_error
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest, resume_mismatch, resumed, save_manifest, utc_now
-from xstage_bench.record.parts import (
-    PRODUCERS_FOLDER,
-    SAMPLES_FOLDER,
-    TRACES_NAME,
-    part_name,
-    part_numbers,
-    read_table,
-    to_table,
-    write_table,
-)
-from xstage_bench.record.rows import Columns, Recorded, producer_columns, sample_columns, timeline_columns
+from xstage_bench.record.parts import PRODUCERS_FOLDER, SAMPLES_FOLDER, TRACES_NAME, part_name, part_numbers, to_table, write_table
+from xstage_bench.record.resume import committed, remove_temporary, remove_uncommitted, timelines
+from xstage_bench.record.rows import Columns, Recorded, joined, producer_columns, sample_columns, timeline_columns
 from xstage_bench.trace import STATUSES, Trace
 
 FLUSH_ROWS = 200_000
@@ -141,14 +133,14 @@ class RunWriter:
         """
         self._reduce()
         if self._new_timelines:
-            write_table(self.folder / TRACES_NAME, to_table(_joined(list(self._timelines.values())), TRACES))
+            write_table(self.folder / TRACES_NAME, to_table(joined(list(self._timelines.values())), TRACES))
             self._new_timelines = False
         if not self._samples:
             return
         name = part_name(self._part)
         if self._producers:
-            write_table(self.folder / PRODUCERS_FOLDER / name, to_table(_joined(self._producers), PRODUCERS))
-        write_table(self.folder / SAMPLES_FOLDER / name, to_table(_joined(self._samples), SAMPLES))
+            write_table(self.folder / PRODUCERS_FOLDER / name, to_table(joined(self._producers), PRODUCERS))
+        write_table(self.folder / SAMPLES_FOLDER / name, to_table(joined(self._samples), SAMPLES))
         for columns in self._samples:
             self._count(columns)
         self._samples, self._producers, self._rows, self._oldest = [], [], 0, None
@@ -206,8 +198,7 @@ class RunWriter:
     def _start(self, manifest: Manifest, resume: bool) -> Manifest:
         samples, producers = self.folder / SAMPLES_FOLDER, self.folder / PRODUCERS_FOLDER
         if resume:
-            for folder in (self.folder, samples, producers):
-                remove_leftovers(folder)
+            remove_temporary(self.folder)
         content = sorted(p.name for p in self.folder.iterdir())
         if MANIFEST_NAME in content and resume:
             manifest = self._resumed(manifest)
@@ -222,25 +213,13 @@ class RunWriter:
         reason = "it is complete" if old.complete else resume_mismatch(old, manifest)
         if reason is not None:
             raise UsageError(f"{self.folder} cannot be resumed: {reason}", "start a new run with --out")
-        samples, producers = self.folder / SAMPLES_FOLDER, self.folder / PRODUCERS_FOLDER
-        committed = part_numbers(samples)
-        for number in set(part_numbers(producers)) - set(committed):
-            (producers / part_name(number)).unlink()
-        for number in committed:
-            table = read_table(samples / part_name(number), SAMPLES, only=("schedule", "kind", "process", "repetition", "burst", "status"))
-            columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+        remove_uncommitted(self.folder)
+        for columns in committed(self.folder):
             self._count(columns)
             again = (columns["kind"] == "measure") & (columns["burst"] == 0)
             self.done.update(zip(*(columns[n][again].tolist() for n in ("schedule", "process", "repetition")), strict=True))
-        self._load_timelines()
+        self._timelines = timelines(self.folder)
         return resumed(old, at=utc_now())
-
-    def _load_timelines(self) -> None:
-        path = self.folder / TRACES_NAME
-        if path.exists():
-            frame = read_table(path, TRACES).to_pandas()
-            for (key, process, repetition), rows in frame.groupby(["schedule", "process", "repetition"], sort=False):
-                self._timelines[str(key), int(process), int(repetition)] = {c.name: rows[c.name].to_numpy() for c in TRACES}
 
     def _count(self, columns: Columns) -> None:
         first = columns["burst"] == 0
@@ -258,7 +237,3 @@ class RunWriter:
         if producers is not None:
             self._producers.append(producers)
         self._pending, self._elements = [], 0
-
-
-def _joined(pieces: Sequence[Columns]) -> Columns:
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
