@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xstage_bench.errors import XStageError
 from xstage_bench.plot import FITTED, Absent, FigureSpec, counted, label, new_figure, plain_ticks, top_legend
 
 from ._common import Array, valid_rows
@@ -62,7 +63,10 @@ def predicted_points(rows: pd.DataFrame, model: Model) -> pd.DataFrame:
     measured = rows.groupby(["schedule", "burst"], observed=True)["issue_us"].median()
     found = []
     for key, schedule in schedules_of(rows).items():
-        table = predict(model, schedule)
+        try:
+            table = predict(model, schedule)
+        except XStageError:  # nothing was identified for this pair and flavour, so there is nothing to compare with
+            continue
         cycles, free = np.asarray(table.issue_cycles, dtype=np.float64), np.asarray(table.t0_cycles, dtype=np.float64)
         for burst in range(len(schedule.bursts)):
             if (key, burst) in measured.index and np.isfinite(cycles[burst]):

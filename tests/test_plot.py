@@ -72,7 +72,7 @@ def test_drawing_again_gives_the_same_bytes_whatever_the_users_settings(drawn: d
         assert matplotlib.rcParams["lines.linewidth"] == 9.0
     assert again == first
     for data in first.values():
-        assert small[0].manifest.created[:10].encode() not in data[1], "texts are paths, and no date stands in the metadata"
+        assert b"<dc:date>" not in data[1]
 
 
 def test_a_measured_run_is_not_called_simulated(small: tuple[Any, Any]) -> None:
