@@ -11,6 +11,7 @@ groups  Which pair of SMs hangs on which arbiter: simulated annealing over the l
         percentile and maximum over producers of isolated bursts, and the mean of some timed ones. It starts from the preset's own tree;
         ``--restart`` starts from random labels.
 link    Link rate, capacities, buffer, latencies (Nelder-Mead), on the mean over producers of isolated and timed bursts.
+local   Rates, capacity and credit of stores to the GPU's own memory (Nelder-Mead), on isolated local bursts.
 drift   How far warps of one SM drift apart in timed schedules (Nelder-Mead), on timed bursts of several warps.
 """
 
@@ -129,10 +130,18 @@ def fit_link(preset: Preset, data: pd.DataFrame, evaluations: int) -> Preset:
     return _descend(preset, names, apply, [getattr(preset, n) for n in names], cost, evaluations)
 
 
+def fit_local(preset: Preset, data: pd.DataFrame, evaluations: int) -> Preset:
+    """Fit the path to the GPU's own memory."""
+    rows = data[(data["mode"] == "isolated") & (data["target"] == "local") & data["sms"].isin([1, 64, 96, 132])]
+    names = ["local_sm_bytes_per_cycle", "local_group_bytes_per_cycle", "local_capacity_bytes", "local_credit"]
+    return _descend(preset, names, lambda p, v: replace(p, **v), [getattr(preset, n) for n in names],
+                    lambda p: _robust(deviation(p, rows)), evaluations)  # fmt: skip
+
+
 def fit_drift(preset: Preset, data: pd.DataFrame, evaluations: int) -> Preset:
     """Fit the drift of warps in timed schedules."""
     rows = _transients(data, [8, 16, 32, 64, 132], [8, 16, 32, 64], [0, 3, 5, 7, 8], warps=4)
-    names = ["warp_drift", "warp_drift_bursts"]
+    names = ["warp_drift"]
     return _descend(preset, names, lambda p, v: replace(p, **v), [getattr(preset, n) for n in names],
                     lambda p: _robust(deviation(p, rows)), evaluations)  # fmt: skip
 
@@ -206,7 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="recorded configurations (csv, csv.gz)")
     parser.add_argument("--preset", default="h200-nv18-x2", choices=sorted(PRESETS))
-    parser.add_argument("--fit", nargs="*", default=[], choices=["port", "groups", "link", "drift"])
+    parser.add_argument("--fit", nargs="*", default=[], choices=["port", "groups", "link", "local", "drift"])
     parser.add_argument("--evaluations", type=int, default=250)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--restart", action="store_true", help="anneal the tree from random labels")
@@ -219,9 +228,9 @@ def main() -> None:
         if stage == "groups":
             preset = fit_groups(preset, data, args.evaluations, args.seed, restart=args.restart)
         else:
-            preset = {"port": fit_port, "link": fit_link, "drift": fit_drift}[stage](preset, data, args.evaluations)
+            preset = {"port": fit_port, "link": fit_link, "local": fit_local, "drift": fit_drift}[stage](preset, data, args.evaluations)
     if args.fit:
-        print(preset)
+        print(str(preset).replace("np.float64", ""))
     print(error_table(preset, data).to_string(index=False, float_format="%.1f"))
 
 

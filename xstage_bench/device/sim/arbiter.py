@@ -38,7 +38,7 @@ def level_of(total: Array, demand: Array) -> Array:
     return np.maximum(level, np.where(left > 0, order[-1], 0.0))
 
 
-def rates(active: NDArray[np.bool_], members: Array, link: Array, sm_rate: Array, group_rate: float) -> Array:
+def rates(active: NDArray[np.bool_], members: Array, link: Array, sm_rate: Array, group_rate: Array) -> Array:
     """Return the drain rate of one SM of each class, in bytes per cycle.
 
     Parameters
@@ -51,7 +51,7 @@ def rates(active: NDArray[np.bool_], members: Array, link: Array, sm_rate: Array
         Rate of the whole link, bytes per cycle.
     sm_rate : ndarray, shape (schedules,)
         The most that one SM drains, bytes per cycle.
-    group_rate : float
+    group_rate : ndarray, shape (schedules,)
         The most that one group passes on, bytes per cycle.
 
     Returns

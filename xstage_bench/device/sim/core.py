@@ -14,6 +14,7 @@ from xstage_bench.device.sim.port import issue_cycles
 from xstage_bench.device.sim.presets import Groups, Preset
 from xstage_bench.schedule import Schedule
 
+_UNSHARED = 1e9  # bytes per cycle: no limit
 _RULES = {"isolated": ALONE, "free": FREE, "timed": TIMED}
 
 
@@ -47,15 +48,10 @@ class Ideal:
         return self.end - self.start + self.drift
 
 
-def places(groups: Groups, smids: NDArray[np.int64], *, local: bool) -> NDArray[np.int64]:
-    """Return group, subgroup and neighbour (0 alone in the pair, 1 both) of each producer; shape (3, K).
-
-    Stores to local memory do not pass the tree: all SMs are then in one group.
-    """
+def places(groups: Groups, smids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return group, subgroup and neighbour (0 alone in the pair, 1 both) of each producer; shape (3, K)."""
     pair = smids // 2
     both = (np.isin(smids ^ 1, smids)).astype(np.int64)
-    if local:
-        return np.stack([np.zeros_like(pair), np.zeros_like(pair), both])
     table = np.zeros((2, 1 + max(p for g in groups for m in g for p in m)), dtype=np.int64)
     for i, group in enumerate(groups):
         for j, members in enumerate(group):
@@ -79,7 +75,7 @@ def run(preset: Preset, schedules: Sequence[Schedule], conditions: Conditions) -
     prepared = [_Prepared.of(preset, s) for s in schedules]
     jobs = [(p, list(chunk)) for p in prepared for chunk in p.jobs()]
     rows = _rows(preset, jobs, conditions)
-    solution = solve(rows, preset.group_bytes_per_cycle)
+    solution = solve(rows)
     out, at = [], 0
     for p in prepared:
         n = len(p.jobs())
@@ -99,7 +95,7 @@ class _Prepared:
     @classmethod
     def of(cls, preset: Preset, schedule: Schedule) -> _Prepared:
         smids = schedule.smids(range(preset.sm_count))
-        place = places(preset.groups, smids, local=schedule.is_local)
+        place = places(preset.groups, smids)
         members = np.zeros((len(preset.groups), max(map(len, preset.groups)), 2))
         np.add.at(members, tuple(place), 1.0)
         return cls(schedule, smids, place, issue_cycles(preset.port, schedule.warps, schedule.stores_per_warp()), members)
@@ -122,22 +118,24 @@ def _rows(preset: Preset, jobs: list[tuple[_Prepared, list[int]]], conditions: C
         deadline[: len(chosen), j] = [b.start_ns * mhz / 1e3 for b in chosen]
     local = np.array([p.schedule.is_local for p, _ in jobs])
     warps = np.array([p.schedule.warps for p, _ in jobs], dtype=float)
-    capacity = np.array([preset.capacity_alone_bytes, preset.capacity_both_bytes]) * conditions.capacity
+    remote = np.array([preset.capacity_alone_bytes, preset.capacity_both_bytes])[:, None]
+    capacity = np.where(local, preset.local_capacity_bytes, remote) * conditions.capacity
     members = np.stack([p.members for p, _ in jobs], axis=-1)
     return Rows(
         members=members,
-        capacity=np.broadcast_to(capacity[:, None], members.shape).copy(),
+        capacity=np.broadcast_to(capacity, members.shape).copy(),
         load=load,
         port=port,
         gap=gap,
         deadline=deadline,
         bursts=np.array([len(bursts) for _, bursts in jobs]),
         rule=np.array([_RULES[p.schedule.start] for p, _ in jobs]),
-        link=np.where(local, preset.local_gb_per_s, preset.link_gb_per_s * conditions.link) / (mhz / 1e3),
-        buffer=np.where(local, preset.local_buffer_bytes, preset.link_buffer_bytes),
+        link=np.where(local, _UNSHARED, preset.link_gb_per_s * conditions.link / (mhz / 1e3)),
+        group=np.where(local, preset.local_group_bytes_per_cycle, _UNSHARED),
+        buffer=np.full(s, preset.link_buffer_bytes),
         sm_rate=np.where(local, preset.local_sm_bytes_per_cycle, preset.sm_bytes_per_cycle),
         latency=preset.latency + preset.latency_per_warp * warps,
-        credit=np.full(s, preset.credit),
+        credit=np.where(local, preset.local_credit, preset.credit),
         turnaround=np.full(s, preset.turnaround),
     )
 
@@ -194,7 +192,7 @@ def course_of_first_burst(preset: Preset, schedule: Schedule, conditions: Condit
     p = _Prepared.of(preset, schedule)
     rows = _rows(preset, [(p, [0])], conditions)
     rows.deadline[:] = 0.0
-    solution = solve(rows, preset.group_bytes_per_cycle, record=True)
+    solution = solve(rows, record=True)
     assert solution.path is not None
     times, drained = solution.path
     place = tuple(p.place)

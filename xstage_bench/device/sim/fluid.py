@@ -39,8 +39,8 @@ class Rows:
     gap, deadline : ndarray, shape (N, S)
         Cycles between bursts (free), start time in cycles (timed).
     bursts, rule : ndarray of int, shape (S,)
-    link, buffer, sm_rate, latency, credit, turnaround : ndarray, shape (S,)
-        Bytes per cycle, bytes, bytes per cycle, then cycles; `turnaround` is what the instrument needs between two timed bursts.
+    link, group, sm_rate, buffer, latency, credit, turnaround : ndarray, shape (S,)
+        Bytes per cycle of the link, one group and one SM, bytes, then cycles; `turnaround` is what the instrument needs between two timed bursts.
     """
 
     members: Array
@@ -52,8 +52,9 @@ class Rows:
     bursts: NDArray[np.int64]
     rule: NDArray[np.int64]
     link: Array
-    buffer: Array
+    group: Array
     sm_rate: Array
+    buffer: Array
     latency: Array
     credit: Array
     turnaround: Array
@@ -77,14 +78,12 @@ class Solution:
     path: tuple[Array, Array] | None = None
 
 
-def solve(rows: Rows, group_rate: float, *, record: bool = False) -> Solution:
+def solve(rows: Rows, *, record: bool = False) -> Solution:
     """Run every schedule to its end.
 
     Parameters
     ----------
     rows : Rows
-    group_rate : float
-        The most that one group of SMs passes on, bytes per cycle.
     record : bool
         Keep the drained bytes at every event (one schedule only).
     """
@@ -95,7 +94,7 @@ def solve(rows: Rows, group_rate: float, *, record: bool = False) -> Solution:
     columns = np.arange(s)
     state = _State.fresh(rows)
     while columns.size:
-        dt = state.next_event(rows, group_rate)
+        dt = state.next_event(rows)
         if record:
             path.append((float(state.now[0]), state.drained[..., 0].copy()))
         done = ~np.isfinite(dt)
@@ -146,12 +145,12 @@ class _State:
     def take(self, keep: NDArray[np.int64]) -> _State:
         return _State(**{f.name: np.ascontiguousarray(getattr(self, f.name)[..., keep]) for f in fields(self)})
 
-    def next_event(self, rows: Rows, group_rate: float) -> Array:
+    def next_event(self, rows: Rows) -> Array:
         """Return the cycles until each schedule's next event; inf when it has none left."""
         full = self.level >= rows.buffer * (1 - 1e-9)
         # While the buffer before the link has room, nothing but their own rates holds the SMs back.
         bound = np.where(full, rows.link, np.inf)
-        self.rate = rates(self.backlog > 0, rows.members, bound, rows.sm_rate, group_rate)
+        self.rate = rates(self.backlog > 0, rows.members, bound, rows.sm_rate, rows.group)
         inflow = (self.rate * rows.members).sum(axis=(0, 1, 2))
         self.growth = np.where(full & (inflow >= rows.link), 0.0, inflow - rows.link)
         target = np.where(self.waiting, rows.capacity, 0.0)

@@ -39,10 +39,10 @@ class Port:
     entry: float = 60.0
     store_cycles: float = 20.0
     exits: tuple[float, float, float, float] = (24.0, 32.0, 56.0, 46.0)
-    port_cycles: float = 5.7
-    warp_stagger: float = 7.7
-    buffer_stores: float = 12.0
-    buffer_cycles: float = 16.0
+    port_cycles: float = 5.27
+    warp_stagger: float = 7.6
+    buffer_stores: float = 10.8
+    buffer_cycles: float = 15.63
     empty_cycles: float = 21.0
     empty_per_warp: float = 0.7
 

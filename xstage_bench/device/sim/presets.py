@@ -94,12 +94,12 @@ class Preset:
         What all producers together drain at, 10^9 bytes per second.
     link_buffer_bytes : float
         What the shared buffer before the link holds: until it is full, SMs drain at their own rate.
-    sm_bytes_per_cycle, group_bytes_per_cycle : float
-        The most that one SM and one group of SMs pass on to the link.
+    sm_bytes_per_cycle : float
+        The most that one SM passes on to the link.
     capacity_alone_bytes, capacity_both_bytes : float
         Bytes that an SM may have outstanding when its neighbour in the pair is idle, and when both produce: part of the buffer is the pair's.
-    local_sm_bytes_per_cycle, local_gb_per_s, local_buffer_bytes : float
-        The same for stores to the GPU's own memory.
+    local_sm_bytes_per_cycle, local_group_bytes_per_cycle, local_capacity_bytes, local_credit : float
+        Stores to the GPU's own memory: no link is shared, but each group of SMs has a rate of its own.
     latency, latency_per_warp, credit : float
         Cycles from a burst's start until its bytes drain, what each warp adds, and the round trip of a credit.
     turnaround, gap_overhead : float
@@ -122,19 +122,19 @@ class Preset:
     link_gb_per_s: float = 367.2
     link_buffer_bytes: float = 242437.6
     sm_bytes_per_cycle: float = 25.6
-    group_bytes_per_cycle: float = 1e9
     capacity_alone_bytes: float = 20450.6
     capacity_both_bytes: float = 17760.2
-    local_sm_bytes_per_cycle: float = 32.0
-    local_gb_per_s: float = 4880.0
-    local_buffer_bytes: float = 1.0
-    latency: float = 80.1
-    latency_per_warp: float = 2.4
-    credit: float = 468.5
+    local_sm_bytes_per_cycle: float = 31.9
+    local_group_bytes_per_cycle: float = 293.6
+    local_capacity_bytes: float = 23550.0
+    local_credit: float = 297.0
+    latency: float = 81.9
+    latency_per_warp: float = 2.92
+    credit: float = 426.4
     turnaround: float = 242.0
     gap_overhead: float = 145.0
-    warp_drift: float = 1.1
-    warp_drift_bursts: float = 10.0
+    warp_drift: float = 3.8
+    warp_drift_bursts: float = 40.0
     groups: Groups = H200_GROUPS
     port: Port = field(default_factory=Port)
     fence: Fence = field(default_factory=Fence)
