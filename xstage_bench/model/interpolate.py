@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.burst_gap import knee_bytes
-from xstage_bench.model.document import BurstGap, PairModel
+from xstage_bench.model.document import BurstGap, DrainRate, PairModel
 from xstage_bench.schedule import WARP_STORE_BYTES
 
 FloatArray = NDArray[np.float64]
@@ -25,7 +25,7 @@ class Law:
     issue_base_cycles, issue_cycles_per_store : float
         T0(n) = base + slope * n for n > 0 warp-stores per warp.
     drain_gb_per_s : float
-        R by makespan; infinite where nothing measured stalls.
+        R of K producers by makespan (else by a sustained or zero-gap burst), as `PairModel.drain` has it; infinite where none gives it.
     mean_gb_per_s, mean_capacity_bytes : float
         The stalled line of the mean over producers, (V - capacity) / rate. Its rate exceeds R where producers are served unequally.
     relative_error : float
@@ -71,28 +71,33 @@ def law_at(model: PairModel, producers: int, warps: int, sm_clock_mhz: float) ->
     entries = [e for e in model.burst_gap if e.issue_cycles_per_warp_store.value]
     if not entries:
         raise DataError(f"the model of pair {model.pair} has no issue time: nothing was identified", "measure again: xstage run")
+    counts = [(d.producers, r) for d in model.drain for r in [_drain(d)] if r]
+    drain = np.exp(np.interp(np.log(producers), [np.log(n) for n, _ in counts], [np.log(r) for _, r in counts])) if counts else np.inf
     table = np.array([_numbers(e, model.flavour, sm_clock_mhz) for e in entries])
     k = np.log([e.producers for e in entries])
     w = np.log([e.warps for e in entries])
     for column in range(2, table.shape[1]):
         table[:, column] = _filled(table[:, column], k, w)
-    base, cost, rate, mean_rate, capacity, error = _bilinear(table, k, w, float(np.log(producers)), float(np.log(warps)))
+    base, cost, mean_rate, capacity, error = _bilinear(table, k, w, float(np.log(producers)), float(np.log(warps)))
     return Law(
         producers,
         warps,
         float(base),
         float(np.exp(cost)),
-        float(np.exp(rate)),
+        float(drain),
         float(np.exp(mean_rate)),
         float(capacity) * producers,
         float(error),
     )
 
 
+def _drain(rate: DrainRate) -> float | None:
+    return rate.makespan.value or rate.sustained.value or rate.zero_gap.value
+
+
 def _numbers(e: BurstGap, flavour: str, sm_clock_mhz: float) -> list[float]:
     store = e.warps * WARP_STORE_BYTES[flavour]
     base, cost = e.issue_base_cycles.value or 0.0, e.issue_cycles_per_warp_store.value or np.nan
-    rate = np.log(e.drain_gb_per_s.value) if e.drain_gb_per_s.value else np.nan
     slope, knee = e.stalled_cycles_per_warp_store.value, e.knee_bytes.value
     mean_rate, per_producer = np.nan, np.nan
     if slope and knee is not None:
@@ -100,9 +105,7 @@ def _numbers(e: BurstGap, flavour: str, sm_clock_mhz: float) -> list[float]:
         t0_ns = (base + cost * knee / store) * 1e3 / sm_clock_mhz
         mean_rate = float(np.log(mean))
         per_producer = max(0.0, knee - float(knee_bytes(t0_ns, mean, 0.0)) / e.producers)
-    else:
-        rate = np.nan  # a rate at which this sweep was never seen to stall says nothing about where it would
-    return [base, np.log(cost), rate, mean_rate, per_producer, e.p90_error or 0.0]
+    return [base, np.log(cost), mean_rate, per_producer, e.p90_error or 0.0]
 
 
 def _filled(values: FloatArray, k: FloatArray, w: FloatArray) -> FloatArray:

@@ -85,6 +85,11 @@ def resample_medians(values: FloatArray, resamples: int, rng: np.random.Generato
     return _mean(per_process, 0), _mean(draws, 1), per_process
 
 
+def typical(values: FloatArray) -> FloatArray:
+    """Mean over processes of the median over repetitions; `values` as in `resample_medians`, result of shape (columns,)."""
+    return _mean(_median(values), 0)
+
+
 def estimate(
     number: Resampled,
     *,
