@@ -4,7 +4,7 @@
     free:           period = max(T0 + G, V/R), so issue = max(T0, V/R - G); the first burst as an isolated one
     timed:          the same with G what is left of the period after T0
 
-(closed forms of the X-Stage paper, arXiv 2607.23264), times one multiplicative factor per execution, burst and producer. There is no
+(closed forms of the X-Stage paper, arXiv 2607.23264), times one multiplicative factor per execution and burst. There is no
 rounding of the knee, no stagger and no clock tick, so intervals can be judged: with this preset their coverage is the nominal one.
 """
 
@@ -40,7 +40,8 @@ class BurstGapTruth:
     local_gb_per_s : float
         R of the LOCAL control.
     noise : float
-        Standard deviation of the logarithm of the factor on each producer's issue time in each burst, and of the one per execution.
+        Standard deviation of the logarithm of the factor on the issue time of each burst of each execution. All producers share it, so that
+        the slowest of them is not slower than the mean: R by makespan and R by mean have the same truth.
     sm_clock_mhz : float
     """
 
@@ -102,8 +103,7 @@ def course(truth: BurstGapTruth, schedule: Schedule) -> Ideal:
 def observe(truth: BurstGapTruth, schedule: Schedule, ideal: Ideal, rng: np.random.Generator) -> Trace:
     """Return one execution: issue times times a log-normal factor of mean one, everything else consistent with them."""
     n, k = ideal.start.shape
-    z = rng.standard_normal((n, k)) + rng.standard_normal((n, 1))
-    factor = np.exp(truth.noise * z - truth.noise**2)
+    factor = np.exp(truth.noise * rng.standard_normal((n, 1)) - truth.noise**2 / 2)
     issue = (ideal.end - ideal.start) * factor
     gap = np.full((n, k), np.nan)
     start = ideal.start.copy()

@@ -15,6 +15,7 @@ from xstage_bench.device.sim.presets import Groups, Preset
 from xstage_bench.schedule import Schedule
 
 _UNSHARED = 1e9  # bytes per cycle: no limit
+_BATCH = 512  # rows solved in step: wide enough to hide the cost of a numpy call, narrow enough to bound memory
 _RULES = {"isolated": ALONE, "free": FREE, "timed": TIMED}
 
 
@@ -73,13 +74,19 @@ def run(preset: Preset, schedules: Sequence[Schedule], conditions: Conditions) -
     list of Ideal
     """
     prepared = [_Prepared.of(preset, s) for s in schedules]
-    jobs = [(p, list(chunk)) for p in prepared for chunk in p.jobs()]
-    rows = _rows(preset, jobs, conditions)
-    solution = solve(rows)
+    jobs = [(p, list(bursts)) for p in prepared for bursts in p.jobs()]
+    # Schedules of like length go together: the shorter ones of a batch only wait for the longest.
+    order = sorted(range(len(jobs)), key=lambda j: len(jobs[j][1]))
+    courses: list[_Course] = [None] * len(jobs)  # type: ignore[list-item]
+    for i in range(0, len(order), _BATCH):
+        batch = order[i : i + _BATCH]
+        solution = solve(_rows(preset, [jobs[j] for j in batch], conditions))
+        for column, j in enumerate(batch):
+            courses[j] = _course(*jobs[j], solution, column)
     out, at = [], 0
     for p in prepared:
         n = len(p.jobs())
-        out.append(_collect(preset, p, solution, at, conditions.clock))
+        out.append(_collect(preset, p, courses[at : at + n], conditions.clock))
         at += n
     return out
 
@@ -140,18 +147,24 @@ def _rows(preset: Preset, jobs: list[tuple[_Prepared, list[int]]], conditions: C
     )
 
 
-def _collect(preset: Preset, p: _Prepared, solution: Solution, at: int, clock: float) -> Ideal:
-    place = tuple(p.place)
-    n = len(p.schedule.bursts)
+_Course = tuple[Array, Array, Array]
+
+
+def _course(p: _Prepared, bursts: list[int], solution: Solution, column: int) -> _Course:
+    """Return start and end, shape (bursts, K), and when the last byte left, shape (K,), of one row."""
+    at = (*p.place, column)
+    rows = slice(None, len(bursts))
+    return solution.start[(rows, *at)], solution.end[(rows, *at)], solution.drained[at]
+
+
+def _collect(preset: Preset, p: _Prepared, courses: list[_Course], clock: float) -> Ideal:
+    start = np.concatenate([c[0] for c in courses])
+    end = np.concatenate([c[1] for c in courses])
+    left = np.full(start.shape, np.nan)
     if p.schedule.start == "isolated":
-        start = solution.start[0, :, :, :, at : at + n][place].T
-        end = solution.end[0, :, :, :, at : at + n][place].T
-        left = solution.drained[:, :, :, at : at + n][place].T - end
+        left = np.array([c[2] for c in courses]) - end
     else:
-        start = solution.start[(slice(None, n), *place, at)]
-        end = solution.end[(slice(None, n), *place, at)]
-        left = np.full(start.shape, np.nan)
-        left[-1] = solution.drained[(*place, at)] - end[-1]
+        left[-1] = courses[0][2] - end[-1]
     return Ideal(p.smids, start, end, np.maximum(left, 0.0), p.free, _drift(preset, p, start, end, clock))
 
 

@@ -135,10 +135,7 @@ class SimDevice:
     def _trace(self, execution: Execution, ideal: Ideal, clock: float) -> Trace:
         s = execution.schedule
         rng = stream(self._seed, self._process, s.key(), execution.repetition)
-        if self.truth:
-            trace = burst_gap.observe(self.truth, s, ideal, rng)
-        else:
-            trace = observe(self._preset, s, ideal, rng, clock)
+        trace = burst_gap.observe(self.truth, s, ideal, rng) if self.truth else observe(self._preset, s, ideal, rng, clock)
         if execution.timeline:
             trace = replace(trace, timeline_cycles=store_times(self._preset, s, self._conditions(s, clock)))
         if (s.source, s.destination) in self._faults.dropped:

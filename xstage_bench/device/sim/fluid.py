@@ -40,7 +40,8 @@ class Rows:
         Cycles between bursts (free), start time in cycles (timed).
     bursts, rule : ndarray of int, shape (S,)
     link, group, sm_rate, buffer, latency, credit, turnaround : ndarray, shape (S,)
-        Bytes per cycle of the link, one group and one SM, bytes, then cycles; `turnaround` is what the instrument needs between two timed bursts.
+        Bytes per cycle of the link, one group and one SM, bytes, then cycles; `turnaround` is what the instrument needs between
+        two timed bursts.
     """
 
     members: Array

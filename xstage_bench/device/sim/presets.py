@@ -97,7 +97,8 @@ class Preset:
     sm_bytes_per_cycle : float
         The most that one SM passes on to the link.
     capacity_alone_bytes, capacity_both_bytes : float
-        Bytes that an SM may have outstanding when its neighbour in the pair is idle, and when both produce: part of the buffer is the pair's.
+        Bytes that an SM may have outstanding when its neighbour in the pair is idle, and when both produce: part of the buffer
+        is the pair's.
     local_sm_bytes_per_cycle, local_group_bytes_per_cycle, local_capacity_bytes, local_credit : float
         Stores to the GPU's own memory: no link is shared, but each group of SMs has a rate of its own.
     latency, latency_per_warp, credit : float
