@@ -80,7 +80,8 @@ def run(preset: Preset, schedules: Sequence[Schedule], conditions: Conditions) -
     courses: list[_Course] = [None] * len(jobs)  # type: ignore[list-item]
     for i in range(0, len(order), _BATCH):
         batch = order[i : i + _BATCH]
-        solution = solve(_rows(preset, [jobs[j] for j in batch], conditions))
+        columns = batch if len(batch) > 1 else batch * 2  # `solve` wants two at least
+        solution = solve(_rows(preset, [jobs[j] for j in columns], conditions))
         for column, j in enumerate(batch):
             courses[j] = _course(*jobs[j], solution, column)
     out, at = [], 0
@@ -203,7 +204,7 @@ def course_of_first_burst(preset: Preset, schedule: Schedule, conditions: Condit
         Bytes of each producer drained by then; linear in between.
     """
     p = _Prepared.of(preset, schedule)
-    rows = _rows(preset, [(p, [0])], conditions)
+    rows = _rows(preset, [(p, [0]), (p, [0])], conditions)
     rows.deadline[:] = 0.0
     solution = solve(rows, record=True)
     assert solution.path is not None

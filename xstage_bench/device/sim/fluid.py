@@ -69,7 +69,7 @@ class Rows:
 class Solution:
     """Start and end of issue of each burst and class, and when the class's last byte has drained; cycles. NaN where there is no producer.
 
-    `start`, `end`: shape (N, G, M, 2, S). `drained`: shape (G, M, 2, S).
+    `start`, `end`: shape (N, G, M, 2, S). `drained`: shape (G, M, 2, S), when a fence after the last burst sees everything drained.
     `path`, for exemplars only: times and cumulative drained bytes per class, shapes (events,) and (events, G, M, 2).
     """
 
@@ -85,6 +85,7 @@ def solve(rows: Rows, *, record: bool = False) -> Solution:
     Parameters
     ----------
     rows : Rows
+        At least two columns.
     record : bool
         Keep the drained bytes at every event (one schedule only).
     """
@@ -99,9 +100,12 @@ def solve(rows: Rows, *, record: bool = False) -> Solution:
         if record:
             path.append((float(state.now[0]), state.drained[..., 0].copy()))
         done = ~np.isfinite(dt)
-        if done.any() and (done.all() or np.count_nonzero(~done) < _COMPACT * columns.size):
-            result.drained[..., columns[done]] = state.empty_at[..., done]
+        if done.all() or (columns.size > 2 and np.count_nonzero(~done) < _COMPACT * columns.size):
+            left = np.flatnonzero(done)
+            result.drained[..., columns[left]] = np.maximum(state.empty_at, state.fence_at)[..., left]
             keep = np.flatnonzero(~done)
+            # Never a single column: numpy would then sum in another order, and a course would depend on its company.
+            keep = np.append(keep, left[:1]) if keep.size == 1 else keep
             rows, columns = rows.take(keep), columns[keep]
             state = state.take(keep)
             continue
@@ -117,7 +121,8 @@ class _State:
     """Where every class is, shape (G, M, 2, S), and the link's buffer, shape (S,).
 
     `backlog` and `drained` bytes, `burst` index, `begin` of the burst, `arrival` of its bytes (inf when none is due), `waiting` for the
-    backlog to fall to the capacity, `empty_at` the time at which the last byte left the link.
+    backlog to fall to the capacity, `empty_at` the time at which the last byte left the link, `fence_at` the time at which all that was
+    outstanding on the whole GPU at the end of issue has left it: a system-scope fence waits for that too, since fences are cumulative.
     """
 
     now: Array
@@ -129,6 +134,7 @@ class _State:
     arrival: Array
     waiting: NDArray[np.bool_]
     empty_at: Array
+    fence_at: Array
     rate: Array
     growth: Array
 
@@ -140,7 +146,7 @@ class _State:
         begin = np.where(has, first, np.inf)
         return cls(
             np.zeros(shape[-1]), np.zeros(shape[-1]), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64), begin,
-            begin + rows.latency, np.zeros(shape, dtype=bool), np.zeros(shape), np.zeros(shape), np.zeros(shape[-1]),
+            begin + rows.latency, np.zeros(shape, dtype=bool), np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape[-1]),
         )  # fmt: skip
 
     def take(self, keep: NDArray[np.int64]) -> _State:
@@ -200,6 +206,8 @@ class _State:
         if credit:
             end = np.maximum(end, self.now[col] + rows.credit[col])
         self.waiting[where] = False
+        outstanding = (np.minimum(self.backlog, rows.capacity) * rows.members).reshape(-1, self.now.size).sum(axis=0) + self.level
+        self.fence_at[where] = (self.now + outstanding / rows.link)[col]
         at = (burst, *where[:-1], columns[col])
         result.start[at] = begin
         result.end[at] = end
