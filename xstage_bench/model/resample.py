@@ -128,7 +128,7 @@ def estimate(
     within = 0.0
     if draws.size >= 2:
         low, high = np.quantile(draws, _ONE_SIGMA)
-        within = float((high - low) / 2) / np.sqrt(_MEDIAN_INFLATION)
+        within = float((high - low) / 2 / np.sqrt(_MEDIAN_INFLATION))
     if processes >= MIN_PROCESSES:
         error = float(np.std(apart, ddof=1) / np.sqrt(processes))
         half = max(float(stdtrit(processes - 1, 0.5 + level / 2)) * error, within)
