@@ -120,11 +120,11 @@ class Preset:
     sm_clock_mhz: float = 1980.0
     timer_tick_ns: float = 32.0
     line_rate_gb_per_s: float = 478.1
-    link_gb_per_s: float = 367.2
-    link_buffer_bytes: float = 242437.6
-    sm_bytes_per_cycle: float = 25.6
-    capacity_alone_bytes: float = 20450.6
-    capacity_both_bytes: float = 17760.2
+    link_gb_per_s: float = 371.3
+    link_buffer_bytes: float = 247500.0
+    sm_bytes_per_cycle: float = 25.8
+    capacity_alone_bytes: float = 19950.0
+    capacity_both_bytes: float = 17530.0
     local_sm_bytes_per_cycle: float = 31.9
     local_group_bytes_per_cycle: float = 293.6
     local_capacity_bytes: float = 23550.0
