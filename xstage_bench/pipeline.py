@@ -196,12 +196,13 @@ def check_tables(run: Run) -> None:
 
 def write_report_files(run: Run, model: Model, validation: Validation | None) -> dict[str, Path]:
     """Draw the figures and write the report into the run folder."""
-    from xstage_bench.plot import draw_figures, read_once
+    from xstage_bench.plot import draw_figures, read_once, render_figures
     from xstage_bench.report import write_report
 
     run = read_once(run)
-    draw_figures(run, model, validation, run.folder / FIGURES_NAME)
-    write_report(run, model, validation, run.folder / REPORT_NAME)
+    drawn = render_figures(run, model, validation)
+    draw_figures(run, model, validation, run.folder / FIGURES_NAME, drawn=drawn)
+    write_report(run, model, validation, run.folder / REPORT_NAME, drawn=drawn)
     return {"figures": run.folder / FIGURES_NAME, "report": run.folder / REPORT_NAME}
 
 

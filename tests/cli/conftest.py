@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +69,48 @@ def subprocess_environ() -> Callable[..., dict[str, str]]:
     return environ
 
 
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Done]) -> tuple[Done, Path]:
+    """Make a folder once for all test processes: xdist gives each a temporary root, and all of these one parent."""
+    base = factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"once-{name}"
+    shared.mkdir(exist_ok=True)
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = shared / "done.json"
+        if not kept.exists():
+            kept.write_text(json.dumps(asdict(make(shared / "run"))))
+    return Done(**json.loads(kept.read_text())), shared / "run"
+
+
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quick run of two probes on the simulator, fitted; to be copied before it is changed."""
-    folder = tmp_path_factory.mktemp("small") / "run"
-    done = call_xstage("run", "--backend", "sim", "--quick", "--only", "timer", "--only", "isolated", "--pairs", "0:1", "--out", folder)
-    assert done.code == 0, done.err
-    fitted = call_xstage("fit", folder, "--resamples", 20)
+
+    def make(folder: Path) -> Done:
+        done = call_xstage("run", "--backend", "sim", "--quick", "--only", "timer", "--only", "isolated", "--pairs", "0:1", "--out", folder)
+        assert done.code == 0, done.err
+        return call_xstage("fit", folder, "--resamples", 20)
+
+    fitted, folder = once(tmp_path_factory, "small", make)
     assert fitted.code == 0, fitted.err
     return folder
+
+
+PROFILE = ("--backend", "sim", "--quick", "--only", "isolated", "--only", "holdout", "--only", "timer", "--pairs", "0:1", "--seed", "7")
+
+
+@pytest.fixture(scope="session")
+def profile_words() -> tuple[str, ...]:
+    """The options of `profiled`."""
+    return PROFILE
+
+
+@pytest.fixture(scope="session")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
+    """A quick profile of one simulated pair: the call, and its folder, which is not to be changed."""
+    done, folder = once(tmp_path_factory, "profile", lambda folder: call_xstage("profile", *PROFILE, "--out", folder, "--json"))
+    assert done.code == 0, done.err
+    return done, folder
 
 
 @pytest.fixture

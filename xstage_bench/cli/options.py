@@ -72,7 +72,7 @@ def measuring(verb: Verb) -> Verb:
             click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help="Only these ordered pairs: 0:1,1:0."),
             click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated."),
             click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
-            click.option("--quick", is_flag=True, help="Fewer sizes and repetitions."),
+            click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
             click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of every random choice."),
             click.option("--probe-path", type=FILE, multiple=True, metavar="DIR", help="A folder with probes of your own; repeatable."),
         ]
@@ -94,7 +94,7 @@ def run_options(
     pairs: tuple[tuple[int, int], ...] | None,
     only: tuple[str, ...],
     budget: float | None,
-    quick: bool,
+    quick: bool | None,
     seed: int,
     probe_path: tuple[Path, ...],
     schedule: tuple[Path, ...] = (),
@@ -110,6 +110,8 @@ def run_options(
     choice = resolve_backend(spec)
     if choice.simulated:
         out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
+    if quick is None:
+        quick = choice.simulated and spec == "auto"
     return Options(choice, pairs, only, quick, seed, budget, probe_path, schedules)
 
 
