@@ -7,7 +7,7 @@ import numpy as np
 from xstage_bench.probe import Probe, Sweep
 from xstage_bench.schedule import Burst, Schedule, StartRule
 
-COUNT, QUICK_COUNT = 300, 60
+COUNT, QUICK_COUNT = 260, 60
 MAX_WARP_STORES = 512  # per producer and burst, 256 KB
 
 
@@ -34,4 +34,4 @@ def schedules(sweep: Sweep) -> list[Schedule]:
     return [_schedule(sweep) for _ in range(QUICK_COUNT if sweep.quick else COUNT)]
 
 
-PROBE = Probe("holdout", "random schedules held out of every fit", schedules, holdout=True, keep_producers=True)
+PROBE = Probe("holdout", "random schedules held out of every fit", schedules, holdout=True, keep_producers=True, effort=0.72)

@@ -24,4 +24,4 @@ def schedules(sweep: Sweep) -> list[Schedule]:
     ]
 
 
-PROBE = Probe("periodic", "periodic bursts: issue time and period against gap", schedules, effort=0.6)
+PROBE = Probe("periodic", "periodic bursts: issue time and period against gap", schedules, effort=0.43)

@@ -26,4 +26,4 @@ def schedules(sweep: Sweep) -> list[Schedule]:
     return out
 
 
-PROBE = Probe("timed", "timed bursts: the onset of backpressure over burst and period", schedules, effort=0.43)
+PROBE = Probe("timed", "timed bursts: the onset of backpressure over burst and period", schedules, effort=0.29)

@@ -75,7 +75,7 @@ def test_every_stamp_comes_back_at_its_burst_and_producer(wanted: list[Schedule]
                 assert (trace.drain_cycles[-1] == 77).all()
                 np.testing.assert_array_equal(trace.gap_cycles[1:, 0], 1000 - stores[:-1] - i)
             assert trace.sm_clock_mhz == pytest.approx(1980.0)
-            np.testing.assert_allclose(trace.end_ns - trace.start_ns, trace.issue_cycles / 1.98)
+            np.testing.assert_allclose(trace.end_ns - trace.start_ns, trace.issue_cycles / 1.98, atol=0.51)
     assert seen == len(wanted)
 
 

@@ -123,7 +123,7 @@ class Failing:
 
 
 def test_a_lost_pair_keeps_what_was_measured_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "CHUNK", 100)
+    monkeypatch.setattr("xstage_bench.order.CHUNK", 100)
     monkeypatch.setattr(runner, "open_device", lambda *a, **k: Failing(open_device(*a, **k)))
     run = runner.record_run(Options(SIM, quick=True, only=("isolated",)), tmp_path / "run", ["xstage", "run"])
     assert run.manifest.failed_pairs == {"0>1": "pair 0>1: gone"}

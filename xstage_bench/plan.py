@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from xstage_bench.device import Node
+from xstage_bench.device import Device, Node
 from xstage_bench.device.backend import BackendChoice
+from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.errors import UsageError
 from xstage_bench.probe import Probe, Sweep, load_probes
 from xstage_bench.schedule import Schedule
@@ -72,11 +74,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSchedule:
-    """One schedule, and how often it is executed in each process. `timeline` asks for per-store stamps, once."""
+    """One schedule, and how often it is executed in each process.
+
+    `first_repetition` is not 0 where another probe has the same schedule: executions of a schedule are numbered through. `timeline`
+    asks for per-store stamps, once.
+    """
 
     probe: Probe
     schedule: Schedule
     repetitions: int
+    first_repetition: int = 0
     timeline: bool = False
 
 
@@ -134,16 +141,42 @@ def make_plan(node: Node, options: Options) -> Plan:
     if options.schedules:
         by_pair = _own_schedules(options.schedules, per_process)
     else:
-        probes = _chosen_probes(options)
+        probes = chosen_probes(options)
         seen: set[str] = set()
         by_pair = {pair: _pair_items(probes, node, pair, options, per_process, seen) for pair in pairs}
+    by_pair = {pair: _numbered(items, options.processes) for pair, items in by_pair.items()}
     for items in by_pair.values():
         for item in items:
             _check(node, item.schedule)
     return Plan(node, by_pair, options.processes, options.backend.spec.partition(":")[0])
 
 
-def _chosen_probes(options: Options) -> list[Probe]:
+def plan_for(device: Device, options: Options) -> Plan:
+    """Lay out a run on an open device: what the options ask for, or for a replay what was recorded (see `make_plan` for errors)."""
+    if not isinstance(device, ReplayDevice):
+        return make_plan(device.node(), options)
+    node = device.node()
+    by_pair: dict[tuple[int, int], Counter[tuple[str, Schedule, bool]]] = {
+        pair: Counter() for pair in node.pairs if options.pairs is None or pair in options.pairs
+    }
+    for recorded in device.executions():
+        s = recorded.execution.schedule
+        pair = (s.source, s.destination) if not s.is_local else next((p for p in by_pair if p[0] == s.source), None)
+        if pair in by_pair and recorded.execution.kind == "measure" and (not options.only or recorded.probe in options.only):
+            by_pair[pair][recorded.probe, s, recorded.execution.timeline] += 1
+    titles = load_probes(options.probe_path)
+    pairs = {
+        pair: tuple(
+            PlannedSchedule(titles.get(name) or Probe(name, "recorded", lambda sweep: []), s, n, timeline=lines)
+            for (name, s, lines), n in counted.items()
+        )
+        for pair, counted in by_pair.items()
+    }
+    return Plan(node, pairs, device.processes, "replay")
+
+
+def chosen_probes(options: Options) -> list[Probe]:
+    """Return the probes that a run executes, in order of name; `UsageError` for a name that no probe has."""
     probes = load_probes(options.probe_path)
     for name in options.only:
         if name not in probes:
@@ -165,6 +198,17 @@ def _pair_items(
                 items.append(PlannedSchedule(probe, schedule, max(1, round(per_process * probe.effort))))
         items += [PlannedSchedule(probe, s, 1, timeline=True) for s in (probe.exemplars(sweep) if probe.exemplars else ())]
     return tuple(items)
+
+
+def _numbered(items: tuple[PlannedSchedule, ...], processes: int) -> tuple[PlannedSchedule, ...]:
+    """Number the executions of each schedule through, whichever probe asks for them."""
+    used: dict[str, int] = {}
+    out = []
+    for item in items:
+        key = item.schedule.key()
+        out.append(item if item.timeline else replace(item, first_repetition=used.get(key, 0)))
+        used[key] = used.get(key, 0) + (0 if item.timeline else item.repetitions * processes)
+    return tuple(out)
 
 
 def _own_schedules(schedules: tuple[Schedule, ...], per_process: int) -> dict[tuple[int, int], tuple[PlannedSchedule, ...]]:

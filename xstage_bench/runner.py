@@ -7,26 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
-
-from xstage_bench.device import Device, Execution
+from xstage_bench.device import Device
 from xstage_bench.device.backend import open_device
+from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.environment import link_error_deltas, snapshot
 from xstage_bench.errors import PairError, UsageError
-from xstage_bench.plan import Options, Plan, PlannedSchedule, make_plan
-from xstage_bench.probe import Probe
+from xstage_bench.order import Job, chunks, jobs_of, recorded_chunks
+from xstage_bench.plan import Options, Plan, plan_for
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.record.writer import RunWriter
-from xstage_bench.schedule import Burst, Schedule
-
-CHUNK = 512  # executions between two looks at the budget and the progress bar
-SENTINEL_EVERY = 64
-WARMUP = 48  # executions of the sentinel at the start of each process and pair: clocks ramp from idle over milliseconds
-
-_RUNNER = Probe("runner", "warm-up and sentinel", lambda sweep: [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +38,6 @@ class RunOutcome:
     executions: int = 0
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    item: PlannedSchedule
-    execution: Execution
-    first: bool  # of its schedule in this process: its producers are kept
 
 
 def new_run_folder(out: Path | None) -> Path:
@@ -98,11 +82,11 @@ def record_run(
     before = snapshot()
     device = open_device(options.backend, seed=options.seed, process=0)
     try:
-        node = device.node()
-        plan = make_plan(node, options)
+        plan = plan_for(device, options)
+        node = plan.node
         manifest = Manifest(
             backend=device.backend,
-            simulated=options.backend.simulated,
+            simulated=options.backend.simulated or (isinstance(device, ReplayDevice) and device.simulated),
             argv=list(argv),
             versions=dict(before.get("versions") or {}),
             cuda_sources=_cuda_sources(options),
@@ -110,7 +94,7 @@ def record_run(
             environment_before=before,
             seed=options.seed,
             options=options.facts(),
-            notes=[options.backend.reason] if options.backend.reason else [],
+            notes=[f"backend {device.backend}: {options.backend.reason}"] if options.backend.reason else [],
         )
         folder = new_run_folder(out)
         with RunWriter(folder, manifest, resume=resume) as writer:
@@ -151,20 +135,19 @@ def run_plan(
     started = time.monotonic()
     outcome = RunOutcome()
     total = sum(i.repetitions for items in plan.pairs.values() for i in items) * plan.processes
-    orders = dict.fromkeys(plan.pairs, 0)
+    orders = {pair: writer.next_order.get(pair[0], 0) for pair in plan.pairs}
     for process in range(plan.processes):
         own = device is None or process > 0
         current = open_device(options.backend, seed=options.seed, process=process) if own or device is None else device
         try:
-            for pair, items in plan.pairs.items():
+            for pair in plan.pairs:
                 name = f"{pair[0]}>{pair[1]}"
                 if name in outcome.failed_pairs:
                     continue
-                jobs = _jobs(items, pair, process, options.seed, writer.done)
                 share = _deadline(started, options.budget_s, plan, process, pair)
                 try:
                     current.verify(*pair)
-                    for chunk in _chunks(jobs, plan, pair):
+                    for chunk in _work(current, plan, options, pair, process, writer):
                         _execute(current, chunk, process, orders[pair], writer)
                         orders[pair] += len(chunk)
                         outcome.executions += sum(j.execution.kind == "measure" for j in chunk)
@@ -183,62 +166,21 @@ def run_plan(
     return outcome
 
 
-def _jobs(
-    items: tuple[PlannedSchedule, ...], pair: tuple[int, int], process: int, seed: int, done: set[tuple[str, int, int]]
-) -> list[_Job]:
-    """All executions of one pair in one process, in random order; time lines last, in the first process only."""
-    jobs, lines = [], []
-    for item in items:
-        if item.timeline:
-            if process == 0:
-                lines.append(_Job(item, Execution(item.schedule, 0, timeline=True), False))
-            continue
-        key = item.schedule.key()
-        for i in range(item.repetitions):
-            repetition = process * item.repetitions + i
-            if (key, process, repetition) not in done:
-                jobs.append(_Job(item, Execution(item.schedule, repetition), i == 0))
-    order = np.random.default_rng([seed, *pair, process, 1]).permutation(len(jobs))
-    return [*(jobs[i] for i in order), *lines]
+def _work(device: Device, plan: Plan, options: Options, pair: tuple[int, int], process: int, writer: RunWriter) -> Iterator[list[Job]]:
+    if isinstance(device, ReplayDevice):
+        return recorded_chunks(device, plan, pair, options.only)
+    return chunks(jobs_of(plan, pair, process, options.seed, writer.done), plan, pair)
 
 
-def _chunks(jobs: list[_Job], plan: Plan, pair: tuple[int, int]) -> Iterator[list[_Job]]:
-    """Warm-up, then chunks of one destination each (a launch has one), with the sentinel among the remote ones.
-
-    The first burst after the host has let a GPU idle is several times slower than any other, so every chunk starts with one execution that
-    is marked as warm-up: kept in the raw data, out of every fit.
-    """
-    sms = plan.node.gpus[pair[0]].sm_count
-    count = dict.fromkeys(("warmup", "sentinel"), 0)
-
-    def own(kind: Literal["warmup", "sentinel"], destination: int) -> _Job:
-        schedule = Schedule((Burst(64 * 4 * 512),), sms, 4, pair[0], destination)
-        count[kind] += 1
-        return _Job(PlannedSchedule(_RUNNER, schedule, 1), Execution(schedule, count[kind] - 1, kind=kind), False)
-
-    yield [own("warmup", pair[1]) for _ in range(WARMUP)]
-    for at in range(0, len(jobs), CHUNK):
-        part = jobs[at : at + CHUNK]
-        for destination in dict.fromkeys(j.execution.schedule.destination for j in part):
-            chunk = [own("warmup", destination)]
-            for i, job in enumerate(j for j in part if j.execution.schedule.destination == destination):
-                if destination == pair[1] and i % SENTINEL_EVERY == 0:
-                    chunk.append(own("sentinel", destination))
-                chunk.append(job)
-            yield chunk
-
-
-def _execute(device: Device, chunk: list[_Job], process: int, order: int, writer: RunWriter) -> None:
-    traces = device.measure([j.execution for j in chunk])
-    corrupt = None
-    for i, (job, trace) in enumerate(zip(chunk, traces, strict=True)):
-        keep = job.item.probe.keep_producers and job.first
-        writer.write(job.item.probe.name, process, order + i, [job.execution], [trace], keep_producers=keep)
+def _execute(device: Device, chunk: list[Job], process: int, order: int, writer: RunWriter) -> None:
+    bad = None
+    for i, (job, trace) in enumerate(zip(chunk, device.measure([j.execution for j in chunk]), strict=True)):
+        writer.write(job.probe, process, order + i, [job.execution], [trace], keep_producers=job.keep_producers)
         if trace.status in ("corrupt", "timeout"):
-            corrupt = trace
-    if corrupt is not None:
-        pair = f"pair {corrupt.schedule.source}>{corrupt.schedule.destination}"
-        raise PairError(corrupt.detail if pair in corrupt.detail else f"{pair}: {corrupt.detail}", "run 'xstage doctor'")
+            bad = trace
+    if bad is not None:
+        pair = f"pair {bad.schedule.source}>{bad.schedule.destination}"
+        raise PairError(bad.detail if pair in bad.detail else f"{pair}: {bad.detail}", "run 'xstage doctor'")
 
 
 def _deadline(started: float, budget_s: float | None, plan: Plan, process: int, pair: tuple[int, int]) -> float | None:

@@ -77,6 +77,11 @@ class ReplayDevice:
     process : int
         Which of the recorded processes.
 
+    Attributes
+    ----------
+    processes : int
+        How many were recorded.
+
     Raises
     ------
     UsageError
@@ -91,6 +96,7 @@ class ReplayDevice:
         if process not in processes:
             raise UsageError(f"process {process} is not in the run '{self._name}'", f"it has processes {processes}")
         self._process = process
+        self.processes = len(processes)
         self._samples = samples[samples["process"] == process].reset_index(drop=True)
         self._schedules = schedules_of(self._samples)
         self._measured = {name: self._samples[name].to_numpy(dtype=np.float64) for name in MEASURED}
@@ -121,13 +127,24 @@ class ReplayDevice:
         return self._run.manifest.node
 
     def executions(self) -> list[RecordedExecution]:
-        """Return what this process executed, in the order recorded: asking for these replays the whole of it."""
+        """Return what this process executed, in the order recorded, time lines last: asking for these replays the whole of it."""
         head = self._samples.iloc[self._first_rows]
         rows = zip(head["probe"], head["order"], head["schedule"], head["repetition"], head["kind"], strict=True)
-        return [
+        recorded = [
             RecordedExecution(str(probe), int(order), Execution(self._schedules[key], int(repetition), cast("Kind", kind)))
             for probe, order, key, repetition, kind in rows
         ]
+        probes = {r.execution.schedule.key(): r for r in recorded}
+        lines = [
+            probes[key]._replace(execution=Execution(self._schedules[key], repetition, timeline=True))
+            for key, repetition in self._timelines
+            if key in probes
+        ]
+        return recorded + lines
+
+    def has_producers(self, recorded: RecordedExecution) -> bool:
+        """Say whether the run kept the times of this execution's producers."""
+        return (recorded.execution.schedule.key(), recorded.execution.repetition, recorded.order) in self._producers
 
     def verify(self, source: int, destination: int) -> None:
         """Say again what the recorded run found about this pair."""

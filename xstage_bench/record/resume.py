@@ -10,7 +10,7 @@ from xstage_bench.record.columns import SAMPLES, TRACES
 from xstage_bench.record.parts import PRODUCERS_FOLDER, SAMPLES_FOLDER, TRACES_NAME, part_name, part_numbers, read_table
 from xstage_bench.record.rows import Columns
 
-_COUNTED = ("schedule", "kind", "process", "repetition", "burst", "status")
+_COUNTED = ("schedule", "kind", "source", "process", "repetition", "order", "burst", "status")
 
 
 def remove_temporary(folder: Path) -> None:

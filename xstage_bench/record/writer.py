@@ -48,6 +48,8 @@ class RunWriter:
     done : set of (str, int, int)
         Schedule key, process and repetition of the measurements on disk when the writer was made. Warm-ups and sentinels are left
         out: a process needs them whatever it measures.
+    next_order : dict of int to int
+        Per source GPU, the position after the last execution on disk.
     manifest : Manifest
 
     Raises
@@ -62,6 +64,7 @@ class RunWriter:
     def __init__(self, folder: Path, manifest: Manifest, *, resume: bool = False) -> None:
         self.folder = Path(folder)
         self.done: set[tuple[str, int, int]] = set()
+        self.next_order: dict[int, int] = {}
         self._pending: list[Recorded] = []
         self._elements = 0
         self._samples: list[Columns] = []
@@ -216,6 +219,9 @@ class RunWriter:
         remove_uncommitted(self.folder)
         for columns in committed(self.folder):
             self._count(columns)
+            for source in np.unique(columns["source"]).tolist():
+                after = int(columns["order"][columns["source"] == source].max()) + 1
+                self.next_order[source] = max(self.next_order.get(source, 0), after)
             again = (columns["kind"] == "measure") & (columns["burst"] == 0)
             self.done.update(zip(*(columns[n][again].tolist() for n in ("schedule", "process", "repetition")), strict=True))
         self._timelines = timelines(self.folder)

@@ -19,6 +19,7 @@ from xstage_bench.device import Execution, Gpu, Node
 from xstage_bench.device.cuda import layout, worker
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
 from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.topology import read_topology
 from xstage_bench.trace import Trace
 
 _START_S = 180.0  # contexts on every GPU, first compilation included
@@ -62,7 +63,9 @@ class CudaDevice:
                 for b in gpus
                 if a is not b and (a.index, b.index) not in pairs
             }
-            self._node = Node(gpus, pairs, facts["timer_tick_ns"], unusable=unusable or None)
+            rates = [g.line_rate_gb_per_s for g in read_topology().gpus]
+            line_rate = min((r for r in rates if r is not None), default=None)
+            self._node = Node(gpus, pairs, facts["timer_tick_ns"], line_rate, unusable or None)
         return self._node
 
     def verify(self, source: int, destination: int) -> None:

@@ -231,7 +231,9 @@ def unpack(
         if e.timeline and timeline is not None:
             stores = min(int(s.stores_per_warp()[0]), TIMELINE_STORES)
             lines = timeline[:k, : s.warps, :stores].astype(np.float64)
-        yield Trace(s, batch.smids[i], issue, gap, end_ns - issue / clocks[i] * 1e3, end_ns, drain, float(clocks[i]), status, detail, lines)
+        # Whole ns: the timer's tick is coarser, and a fraction would only fill the files.
+        start_ns = np.rint(end_ns - issue / clocks[i] * 1e3)
+        yield Trace(s, batch.smids[i], issue, gap, start_ns, end_ns, drain, float(clocks[i]), status, detail, lines)
 
 
 def _status(e: Execution, batch: Batch, verdict: Any, clock: float, level: float) -> tuple[Status, str]:

@@ -1,0 +1,98 @@
+"""In which order a process executes its part of a plan, and in which portions it hands it to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from xstage_bench.device import Execution
+from xstage_bench.device.replay import ReplayDevice
+from xstage_bench.plan import Plan, PlannedSchedule
+from xstage_bench.schedule import Burst, Schedule
+
+CHUNK = 512  # executions between two looks at the budget and the progress bar
+SENTINEL_EVERY = 64
+WARMUP = 48  # executions of the sentinel at the start of each process and pair: clocks ramp from idle over milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One execution, the probe that asked for it, and whether the times of its producers are kept."""
+
+    probe: str
+    execution: Execution
+    keep_producers: bool = False
+
+
+def jobs_of(plan: Plan, pair: tuple[int, int], process: int, seed: int, done: set[tuple[str, int, int]]) -> list[Job]:
+    """All executions of one pair in one process, in random order; time lines last, in the first process only.
+
+    Parameters
+    ----------
+    done : set of (schedule key, process, repetition)
+        Left out, because a resumed run has them.
+    """
+    jobs, lines = [], []
+    for item in plan.pairs[pair]:
+        if item.timeline:
+            if process == 0:
+                lines.append(Job(item.probe.name, Execution(item.schedule, 0, timeline=True)))
+            continue
+        jobs += [job for job in _repetitions(item, process) if (item.schedule.key(), process, job.execution.repetition) not in done]
+    order = np.random.default_rng([seed, *pair, process, 1]).permutation(len(jobs))
+    return [*(jobs[i] for i in order), *lines]
+
+
+def _repetitions(item: PlannedSchedule, process: int) -> list[Job]:
+    first = item.first_repetition + process * item.repetitions
+    keep = item.probe.keep_producers
+    return [Job(item.probe.name, Execution(item.schedule, first + i), keep and i == 0) for i in range(item.repetitions)]
+
+
+def chunks(jobs: list[Job], plan: Plan, pair: tuple[int, int]) -> Iterator[list[Job]]:
+    """Warm-up, then chunks of one destination each (a launch has one), with the sentinel among the remote ones.
+
+    The first burst after the host has let a GPU idle is several times slower than any other, so every chunk starts with one execution that
+    is marked as warm-up: kept in the raw data, out of every fit.
+    """
+    sms = plan.node.gpus[pair[0]].sm_count
+    count = dict.fromkeys(("warmup", "sentinel"), 0)
+
+    def own(kind: Literal["warmup", "sentinel"], destination: int) -> Job:
+        schedule = Schedule((Burst(64 * 4 * 512),), sms, 4, pair[0], destination)
+        count[kind] += 1
+        return Job("runner", Execution(schedule, count[kind] - 1, kind=kind))
+
+    yield [own("warmup", pair[1]) for _ in range(WARMUP)]
+    for at in range(0, len(jobs), CHUNK):
+        part = jobs[at : at + CHUNK]
+        for destination in dict.fromkeys(j.execution.schedule.destination for j in part):
+            chunk = [own("warmup", destination)]
+            for i, job in enumerate(j for j in part if j.execution.schedule.destination == destination):
+                if destination == pair[1] and i % SENTINEL_EVERY == 0:
+                    chunk.append(own("sentinel", destination))
+                chunk.append(job)
+            yield chunk
+
+
+def recorded_chunks(device: ReplayDevice, plan: Plan, pair: tuple[int, int], only: tuple[str, ...]) -> Iterator[list[Job]]:
+    """What the replayed process executed for this pair, in the recorded order.
+
+    The LOCAL control belongs to the first pair of its source, as in a plan.
+    """
+    first_of_source = next(p for p in plan.pairs if p[0] == pair[0]) == pair
+    chunk: list[Job] = []
+    for recorded in sorted(device.executions(), key=lambda r: (r.execution.timeline, r.order)):
+        s = recorded.execution.schedule
+        mine = (s.source, s.destination) == pair or (s.is_local and s.source == pair[0] and first_of_source)
+        if not mine or (only and recorded.probe not in (*only, "runner")):
+            continue
+        if chunk and (len(chunk) >= CHUNK or chunk[-1].execution.schedule.destination != s.destination):
+            yield chunk
+            chunk = []
+        chunk.append(Job(recorded.probe, recorded.execution, device.has_producers(recorded)))
+    if chunk:
+        yield chunk
