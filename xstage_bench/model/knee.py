@@ -181,12 +181,14 @@ def refit(fit: KneeFit, stores: FloatArray, issue_mean_cycles: FloatArray, issue
 
 def _start(stores: FloatArray, cycles: FloatArray) -> FloatArray:
     """Best knee of a fine grid, each with its linear least-squares lines; non-negative solutions only."""
-    knees = np.geomspace(stores[0], stores[-1], 120)
+    knees = np.geomspace(stores[0], max(stores[-2], stores[0]), 120)
     hinge = np.maximum(0.0, stores[None] - knees[:, None])
     ones = np.ones_like(hinge)
     design = np.stack([ones, ones * stores, hinge], axis=2) / cycles[None, :, None]
-    normal = np.einsum("ksi,ksj->kij", design, design) + 1e-14 * np.eye(3)
-    solution = np.linalg.solve(normal, design.sum(axis=1)[..., None])[..., 0]
+    scale = np.linalg.norm(design, axis=1, keepdims=True)
+    scaled = design / scale
+    normal = np.einsum("ksi,ksj->kij", scaled, scaled) + 1e-12 * np.eye(3)
+    solution = np.linalg.solve(normal, scaled.sum(axis=1)[..., None])[..., 0] / scale[:, 0]
     solution = np.maximum(solution, [0.0, 1e-6, 0.0])
     relative = np.einsum("ksi,ki->ks", design, solution) - 1
     loss = (np.sqrt(1 + (relative / LOSS_SCALE) ** 2) - 1).sum(axis=1)
