@@ -173,10 +173,9 @@ def _drift(preset: Preset, p: _Prepared, start: Array, end: Array, clock: float)
     """Return how much longer bursts of several warps seem because the warps run apart, shape (N, K); cycles.
 
     Timed bursts only: each warp waits for the deadline, or goes at once when it is past. While a producer stays late its warps never
-    meet again, and first start to last end grows by their spread, which is that of random walks: relative to the burst it falls with the
-    square root of its stores, rises with the spread of W walkers, and saturates after some bursts. An aligned start ends it.
+    meet again, and first start to last end grows by their spread: with every late burst by `warp_drift` times the square root of the burst's
+    length (a random walk), more for more walkers, up to `warp_drift_most` of the burst. An aligned start ends it.
     """
-    stores = p.schedule.stores_per_warp()
     if p.schedule.start != "timed" or p.schedule.warps == 1 or preset.warp_drift == 0.0:
         return np.zeros(start.shape)
     deadline = np.array([b.start_ns for b in p.schedule.bursts]) * preset.sm_clock_mhz * clock / 1e3
@@ -184,9 +183,10 @@ def _drift(preset: Preset, p: _Prepared, start: Array, end: Array, clock: float)
     run = np.zeros(start.shape)
     for i in range(1, len(start)):
         run[i] = np.where(late[i], run[i - 1] + 1.0, 0.0)
-    walkers = np.sqrt(2.0 * np.log(p.schedule.warps))
-    size = preset.warp_drift * walkers / np.sqrt(np.maximum(stores, 1.0))
-    return np.asarray((end - start) * size[:, None] * -np.expm1(-run / preset.warp_drift_bursts))
+    walkers = np.sqrt(np.log(p.schedule.warps) / np.log(4))  # the largest of W normal deviates grows like this; 1 for the recorded W = 4
+    issue = np.maximum(end - start, 1.0)
+    most = preset.warp_drift_most * issue
+    return np.asarray(-most * np.expm1(-run * preset.warp_drift * walkers * np.sqrt(issue) / most))
 
 
 def course_of_first_burst(preset: Preset, schedule: Schedule, conditions: Conditions) -> tuple[float, Array, Array, Array]:

@@ -17,14 +17,14 @@ def _block(first: int, last: int) -> tuple[tuple[int, ...], ...]:
 
 #: Calibrated: sizes and order are the contiguous partition that fits the recorded spread over producers best.
 H200_GROUPS: Groups = (
-    ((10, 24), (17, 41), (8, 20, 61)),
-    ((18, 28, 53), (3, 21, 47), (38, 48, 65)),
-    ((30, 35, 62), (39, 49, 51), (7, 12, 44)),
-    ((46, 55), (0, 27, 29), (5, 34, 54)),
-    ((1, 15, 32), (43, 56), (4, 16, 36, 42, 60)),
-    ((6, 19, 63), (2, 33, 59)),
-    ((26, 40, 58), (13, 14, 23), (37, 52)),
-    ((22, 25, 31), (11, 64), (9, 45, 50, 57)),
+    ((10, 33, 53), (6, 41, 58), (8, 24, 46)),
+    ((39, 55), (0, 61, 65), (13, 15)),
+    ((30, 35), (12, 28), (7, 29, 32, 51)),
+    ((18, 23, 62), (20, 22, 43), (17, 21, 38)),
+    ((26, 44, 48), (56,), (5, 42, 60, 63)),
+    ((4, 16, 34, 47, 49), (2, 19, 59), (3,)),
+    ((14, 52), (1, 36, 57), (27, 37)),
+    ((25, 45, 54), (11, 40, 64), (9, 31, 50)),
 )
 
 
@@ -105,9 +105,9 @@ class Preset:
         Cycles from a burst's start until its bytes drain, what each warp adds, and the round trip of a credit.
     turnaround, gap_overhead : float
         Cycles of the instrument between two bursts: the least, and what an asked gap is longer by.
-    warp_drift, warp_drift_bursts : float
-        How far warps run apart in timed schedules (a fraction, for one store), and after how many late bursts; 0 when the instrument joins
-        the warps of a producer between bursts.
+    warp_drift, warp_drift_most : float
+        How far the warps of a producer run apart in timed schedules: cycles per late burst over the square root of the burst's cycles, and
+        the most as a fraction of the burst. 0 when the instrument joins the warps of a producer between bursts.
     groups : Groups
         The tree of arbiters.
     """
@@ -134,8 +134,8 @@ class Preset:
     credit: float = 426.4
     turnaround: float = 242.0
     gap_overhead: float = 145.0
-    warp_drift: float = 3.8
-    warp_drift_bursts: float = 40.0
+    warp_drift: float = 3.5
+    warp_drift_most: float = 0.9
     groups: Groups = H200_GROUPS
     port: Port = field(default_factory=Port)
     fence: Fence = field(default_factory=Fence)

@@ -1,0 +1,51 @@
+"""Many schedules at once: fast on one core, and in bounded memory."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import numpy as np
+
+from xstage_bench.device import Execution
+from xstage_bench.device.sim import SimDevice
+from xstage_bench.schedule import Burst, Schedule
+
+
+def mixture(n: int, seed: int) -> list[Schedule]:
+    """Return isolated, free and timed schedules of up to 132 producers, 16 warps, 128 stores per warp and 16 bursts, in equal parts."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for i in range(n):
+        k, warps, stores = int(rng.integers(1, 133)), int(rng.choice([1, 2, 4, 8, 16])), int(rng.integers(1, 129))
+        size = 512 * warps * stores
+        if i % 3 == 0:
+            out.append(Schedule((Burst(size),), k, warps))
+        elif i % 3 == 1:
+            gap = int(rng.choice([0, 500, 4000, 32_000]))
+            out.append(Schedule(tuple(Burst(size, gap_cycles=gap) for _ in range(16)), k, warps, start="free"))
+        else:
+            period = int(rng.uniform(0.5, 2) * size * k / 372)
+            out.append(Schedule(tuple(Burst(size, start_ns=period * j) for j in range(16)), k, warps, start="timed"))
+    return out
+
+
+def test_a_thousand_schedules_of_three_repetitions_take_less_than_a_minute_of_one_core() -> None:
+    schedules = mixture(1000, 1)
+    order = np.random.default_rng(2).permutation(3000)
+    begin = time.process_time()
+    n = sum(1 for _ in SimDevice().measure([Execution(schedules[i % 1000], i // 1000) for i in order]))
+    assert n == 3000
+    assert time.process_time() - begin < 60
+
+
+def test_many_bursts_at_once_stay_within_memory() -> None:
+    schedules = [Schedule(tuple(Burst(512 * (1 + (i + j) % 90)) for j in range(64)), 132, 1) for i in range(90)]
+    tracemalloc.start()
+    try:
+        for _ in SimDevice().measure([Execution(s) for s in schedules]):
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200e6
