@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from xstage_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.model.predict import PredictedSchedule
     from xstage_bench.plan import Options
@@ -42,9 +44,9 @@ def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
     from xstage_bench.model.calibrate import calibrate
 
     node = run.manifest.node
-    samples = run.samples()
+    samples = usable_samples(run)
     if samples.empty:
-        raise DataError(f"{run.folder} holds no samples", "finish it: xstage run --resume --out " + str(run.folder))
+        raise DataError(f"{run.folder} holds no samples of a pair that works", "measure again: xstage run")
     names = " + ".join(dict.fromkeys(gpu.name for gpu in node.gpus))
     return calibrate(
         samples, backend=run.manifest.backend, gpu=names, sm_clock_mhz=node.gpus[0].sm_clock_mhz, seed=seed, resamples=resamples
@@ -65,7 +67,14 @@ def validate_run(run: Run, model: Model) -> Validation:
         raise DataError(
             f"the model is of backend {model.backend}, the run of {run.manifest.backend}", "fit this run: xstage fit " + str(run.folder)
         )
-    return validate(model, run.samples())
+    return validate(model, usable_samples(run))
+
+
+def usable_samples(run: Run) -> pd.DataFrame:
+    """Return the samples without those of pairs that failed: they stay in the record, and no number is made of them."""
+    samples = run.samples()
+    pair = samples["source"].astype(str) + ">" + samples["destination"].astype(str)
+    return samples[~pair.isin(list(run.manifest.failed_pairs))]
 
 
 def find_model(where: Path) -> Model:
@@ -151,7 +160,7 @@ def profile(
 
     say(f"measuring into {folder}")
     run = record_run(options, folder, argv, resume=resume, progress=progress)
-    if run.samples().empty:
+    if usable_samples(run).empty:
         return Profiled(run, None, None)
     say("fitting")
     model = fit_run(run, seed=options.seed)

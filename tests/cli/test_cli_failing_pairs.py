@@ -1,0 +1,71 @@
+"""A pair that lies, hangs or dies: named, without a number, the others measured, exit 1; what was measured stays readable."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from xstage_bench.record.reader import load_run
+
+#: The real command line over a simulated node with faults: only the opening of the device is replaced.
+DRIVER = """
+import sys
+import xstage_bench.runner as runner
+from xstage_bench.device.sim import SimDevice
+from xstage_bench.device.sim.faults import Faults
+faults = Faults({faults})
+runner.open_device = lambda choice, *, seed, process: SimDevice(seed=seed, process=process, faults=faults)
+from xstage_bench.cli import main
+main(sys.argv[1:])
+"""
+WORDS = ("--backend", "sim", "--quick", "--only", "isolated", "--json")
+
+
+@pytest.fixture
+def with_faults(subprocess_environ):
+    def call(faults, *words):
+        command = [sys.executable, "-c", DRIVER.format(faults=faults), *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, env=subprocess_environ(), timeout=240)
+
+    return call
+
+
+@pytest.mark.parametrize(("faults", "words"), [("dropped=((0, 1),)", "expected 0x"), ("hanging=((0, 1),)", "no progress within the time-out")])
+def test_the_other_pair_is_finished(with_faults, tmp_path, faults, words):
+    folder = tmp_path / "run"
+    done = with_faults(faults, "profile", *WORDS, "--out", folder)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("xstage: ")]
+    assert line.startswith("xstage: pair 0>1: ")
+    assert words in line
+    document = json.loads(done.stdout)
+    assert set(document["failed_pairs"]) == {"0>1"}
+    assert {row["pair"] for row in document["headline"]} == {"1>0"}
+    assert json.loads((folder / "manifest.json").read_text())["complete"] is True
+
+
+def test_nothing_works_and_nothing_is_made_up(with_faults, tmp_path):
+    folder = tmp_path / "run"
+    done = with_faults("dropped=((0, 1), (1, 0))", "profile", *WORDS, "--out", folder)
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert document["headline"] == []
+    assert set(document["failed_pairs"]) == {"0>1", "1>0"}
+    assert not (folder / "model.json").exists()
+
+
+def test_an_error_in_the_middle_keeps_what_was_measured(with_faults, xstage, strictly, tmp_path):
+    """The second pair fails after some of its executions: they stay in the record, and no number is made of them."""
+    folder = tmp_path / "run"
+    done = with_faults("error_after=500", "run", *WORDS, "--out", folder)
+    assert done.returncode == 1
+    assert set(json.loads(done.stdout)["failed_pairs"]) == {"1>0"}
+    samples = load_run(folder).samples()
+    assert set(samples.loc[samples["kind"] == "measure", "source"]) == {0, 1}
+    fit = xstage("fit", folder, "--resamples", 20, "--out", "-")
+    assert fit.code == 0, fit.err
+    assert [pair["pair"] for pair in strictly(fit.out)["pairs"]] == ["0>1"]
