@@ -173,11 +173,11 @@ def _drift(preset: Preset, p: _Prepared, start: Array, end: Array, clock: float)
     """Return how much longer bursts of several warps seem because the warps run apart, shape (N, K); cycles.
 
     Timed bursts only: each warp waits for the deadline, or goes at once when it is past. While a producer stays late its warps never
-    meet again, and first start to last end grows by their spread: with every late burst by `warp_drift` times the square root of the burst's
+    meet again, and first start to last end grows by their spread: by `warp_drift` times the square root of the burst's
     length (a random walk), more for more walkers, up to `warp_drift_most` of the burst. An aligned start ends it.
     """
     if p.schedule.start != "timed" or p.schedule.warps == 1 or preset.warp_drift == 0.0:
-        return np.zeros(start.shape)
+        return np.broadcast_to(0.0, start.shape)
     deadline = np.array([b.start_ns for b in p.schedule.bursts]) * preset.sm_clock_mhz * clock / 1e3
     late = start > deadline[:, None] + 1.0
     run = np.zeros(start.shape)
