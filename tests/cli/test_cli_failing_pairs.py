@@ -33,7 +33,9 @@ def with_faults(subprocess_environ):
     return call
 
 
-@pytest.mark.parametrize(("faults", "words"), [("dropped=((0, 1),)", "expected 0x"), ("hanging=((0, 1),)", "no progress within the time-out")])
+@pytest.mark.parametrize(
+    ("faults", "words"), [("dropped=((0, 1),)", "expected 0x"), ("hanging=((0, 1),)", "no progress within the time-out")]
+)
 def test_the_other_pair_is_finished(with_faults, tmp_path, faults, words):
     folder = tmp_path / "run"
     done = with_faults(faults, "profile", *WORDS, "--out", folder)
