@@ -86,3 +86,10 @@ def test_a_resample_that_lacks_a_size_is_left_out():
     again = k.refit(fit, STORES, means, np.stack([longest, longest]))
     np.testing.assert_allclose(again[0], fit.theta, rtol=1e-6)
     assert np.isnan(again[1]).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_on_a_free_line_makes_no_knee(seed):
+    mean, _ = lines(75, 20, 0, 10, 20)
+    noisy = mean * np.exp(0.02 * np.random.default_rng(seed).normal(size=mean.size))
+    assert not k.fit_knee(STORES, noisy, noisy).saturated

@@ -26,8 +26,10 @@ LOSS_SCALE = 0.02
 _MIN_RATIO = 1.1
 #: and the largest burst takes this much longer than without the knee,
 _MIN_STALL = 1.1
-#: and as many sizes lie past the knee.
+#: and as many sizes lie past the knee,
 _MIN_SIZES_PAST = 2
+#: and the knee takes away more than this share of the loss of a single line; less is noise that two more parameters follow.
+_MIN_GAIN = 0.3
 #: The makespan line uses the sizes within this factor of the largest, and this far past the knee,
 _MAKESPAN_SPAN = 4.0
 _PAST_KNEE = 1.3
@@ -83,15 +85,17 @@ def fit_knee(stores: FloatArray, issue_mean_cycles: FloatArray, issue_max_cycles
     """
     from scipy.optimize import least_squares
 
-    start = _start(stores, issue_mean_cycles)
-    saturated = _is_saturated(start, stores)
+    start, loss = _start(stores, issue_mean_cycles)
+    free_line = fit_knee_free(stores, issue_mean_cycles)
+    gain = 1 - loss / max(_loss(law(free_line.theta, stores) / issue_mean_cycles - 1), 1e-300)
+    saturated = _is_saturated(start, stores) and gain > _MIN_GAIN
     past = _makespan_sizes(stores, start[KNEE]) if saturated else np.zeros(stores.size, dtype=bool)
     if past.any():
         n, y = stores[past], issue_max_cycles[past]
         slope, offset = np.polyfit(n, y, 1, w=1 / y)
         start[OFFSET], start[MAKESPAN] = offset, max(slope, 1e-3)
     active = _active(saturated, past)
-    lower = np.array([0.0, 0.0, 0.0, stores[0], -np.inf, 0.0])[active]
+    lower = np.array([0.0, 0.0, 0.0, stores[1], -np.inf, 0.0])[active]
     upper = np.array([np.inf, np.inf, np.inf, stores[-1], np.inf, np.inf])[active]
     mean, longest = issue_mean_cycles[None], issue_max_cycles[None]
 
@@ -121,7 +125,7 @@ def fit_knee(stores: FloatArray, issue_mean_cycles: FloatArray, issue_max_cycles
     near_high = upper - found.x <= 1e-4 * np.maximum(1.0, np.abs(found.x))
     bound = tuple(NAMES[i] for i, low, high in zip(names, near_low, near_high, strict=True) if low or high)
     if saturated and not _is_saturated(theta, stores):
-        return fit_knee_free(stores, issue_mean_cycles)
+        return free_line
     theta[~active] = np.nan
     return KneeFit(theta, saturated, past, bound)
 
@@ -179,9 +183,16 @@ def refit(fit: KneeFit, stores: FloatArray, issue_mean_cycles: FloatArray, issue
     return theta
 
 
-def _start(stores: FloatArray, cycles: FloatArray) -> FloatArray:
-    """Best knee of a fine grid, each with its linear least-squares lines; non-negative solutions only."""
-    knees = np.geomspace(stores[0], max(stores[-2], stores[0]), 120)
+def _loss(relative: FloatArray) -> float:
+    return float((np.sqrt(1 + (relative / LOSS_SCALE) ** 2) - 1).sum())
+
+
+def _start(stores: FloatArray, cycles: FloatArray) -> tuple[FloatArray, float]:
+    """Best knee of a fine grid, each with its linear least-squares lines, non-negative solutions only; and its loss.
+
+    The knee lies above the second size, because one size below it shows no line.
+    """
+    knees = np.geomspace(stores[1], max(stores[-2], stores[1]), 120)
     hinge = np.maximum(0.0, stores[None] - knees[:, None])
     ones = np.ones_like(hinge)
     design = np.stack([ones, ones * stores, hinge], axis=2) / cycles[None, :, None]
@@ -193,7 +204,7 @@ def _start(stores: FloatArray, cycles: FloatArray) -> FloatArray:
     relative = np.einsum("ksi,ki->ks", design, solution) - 1
     loss = (np.sqrt(1 + (relative / LOSS_SCALE) ** 2) - 1).sum(axis=1)
     best = int(np.argmin(loss))
-    return np.array([*solution[best], knees[best], 0.0, 0.0])
+    return np.array([*solution[best], knees[best], 0.0, 0.0]), float(loss[best])
 
 
 def _is_saturated(theta: FloatArray, stores: FloatArray) -> bool:

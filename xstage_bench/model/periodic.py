@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _EXECUTION = ["schedule", "source", "destination", "process", "repetition"]
+_REDUCED = ["asked_gap_cycles", "issue_cycles", "gap_cycles", "period_ns"]
 _SAME = ["flavour", "layout", "producers", "warps", "bytes"]
 
 
@@ -31,6 +32,8 @@ def steady(rows: pd.DataFrame) -> pd.DataFrame:
         `gap_cycles` (measured) and `period_ns`.
     """
     rows = rows[(rows["probe"] == "periodic") & (rows["start"] == "free") & (rows["bursts"] >= 2) & (rows["bytes"] > 0)]
+    if not len(rows):
+        return rows.reindex(columns=[*_EXECUTION, *_SAME, *_REDUCED])
     bursts = rows["bursts"].to_numpy(dtype=np.int64)
     first = np.maximum(1, bursts // 4)
     last = np.maximum(first, 3 * bursts // 4)
