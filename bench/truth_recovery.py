@@ -2,8 +2,9 @@
 
     python bench/truth_recovery.py [--replicas 1000]
 
-One replica is a run of one (K, W): burst sizes x repetitions x processes, made from the closed forms with a known T0, R and Q, with
-multiplicative noise per repetition, rare one-sided spikes, and a spread between processes. Coverage of the 95 % intervals is expected in 93-97 %.
+One replica is a run of one (K, W), burst sizes x repetitions x processes, made from the closed forms with a known T0, R and Q: by the
+simulator's preset burst-gap, and here with multiplicative noise per repetition, rare one-sided spikes, and a spread between processes.
+Coverage of the 95 % intervals is expected in 93-97 %.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,12 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from xstage_bench.device import Execution
+from xstage_bench.device.sim import BurstGapTruth, SimDevice
+from xstage_bench.device.sim.burst_gap import NAME
 from xstage_bench.model.burst_gap import isolated_issue_ns
 from xstage_bench.model.calibrate import calibrate
+from xstage_bench.schedule import Burst, Schedule
 
 SM_CLOCK_MHZ = 1980.0
 STORES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -90,15 +96,59 @@ def make_samples(truth: Truth, rng: np.random.Generator, stores: tuple[int, ...]
     )
 
 
-def truth_of(truth: Truth, reference_bytes: int) -> dict[str, float]:
-    """Return the true value of each of `NUMBERS`."""
-    stores = reference_bytes / (truth.warps * 512)
-    t0 = truth.base_cycles + truth.cycles_per_store * stores
+def simulate_samples(seed: int, replica: int) -> pd.DataFrame:
+    """Return isolated rows of one (K, W) measured on the simulator's preset ``burst-gap``, three processes of seven repetitions."""
+    truth = BurstGapTruth()
+    frames = []
+    for process in range(3):
+        device = SimDevice(NAME, seed=replica + 100_000 * seed, process=process)
+        schedules = [Schedule((Burst(n * 512),), 132, 1) for n in STORES]
+        executions = [Execution(s, repetition=r) for r in range(7) for s in schedules]
+        traces = list(device.measure(executions))
+        frames.append(
+            pd.DataFrame(
+                {
+                    "size": [e.schedule.bursts[0].bytes for e in executions],
+                    "process": process,
+                    "repetition": [7 * process + e.repetition for e in executions],
+                    "issue_mean_cycles": [float(t.summary()["issue_mean_cycles"][0]) for t in traces],
+                    "issue_max_cycles": [float(t.summary()["issue_max_cycles"][0]) for t in traces],
+                }
+            )
+        )
+    measured = pd.concat(frames, ignore_index=True)
+    like = make_samples(Truth(producers=132, warps=1), np.random.default_rng(0)).iloc[[0] * len(measured)].reset_index(drop=True)
+    return like.assign(
+        bytes=measured["size"],
+        schedule=[f"{b:016x}" for b in measured["size"]],
+        **{c: measured[c] for c in ("process", "repetition", "issue_mean_cycles", "issue_max_cycles")},
+        sm_clock_mhz=truth.sm_clock_mhz,
+    )
+
+
+def simulated_truth() -> dict[str, float]:
+    """Return the true value of each of `NUMBERS` of `simulate_samples`."""
+    truth = BurstGapTruth()
+    t0 = float(truth.t0_cycles(1, np.array(64.0)))
+    return {"t0_cycles": t0, "drain_gb_per_s": truth.drain_gb_per_s, "capacity_bytes": 132 * truth.capacity_bytes}
+
+
+def truth_of(truth: Truth) -> dict[str, float]:
+    """Return the true value of each of `NUMBERS`; T0 of the reference burst of 32 KiB per producer."""
+    t0 = truth.base_cycles + truth.cycles_per_store * 32768 / (truth.warps * 512)
     return {"t0_cycles": t0, "drain_gb_per_s": truth.drain_gb_per_s, "capacity_bytes": truth.capacity_bytes}
 
 
-def coverage(truth: Truth, replicas: int, seed: int = 0, resamples: int = 200) -> dict[str, dict[str, Any]]:
+def coverage(make: Callable[[int], pd.DataFrame], true: dict[str, float], replicas: int) -> dict[str, dict[str, Any]]:
     """Fit `replicas` runs and count how many intervals hold the truth.
+
+    Parameters
+    ----------
+    make : callable
+        Rows of the replica of a given number.
+    true : dict
+        By number.
+    replicas : int
 
     Returns
     -------
@@ -107,37 +157,42 @@ def coverage(truth: Truth, replicas: int, seed: int = 0, resamples: int = 200) -
     """
     counts = {name: {"covered": 0, "bias": 0.0, "half_width": 0.0} for name in NUMBERS}
     for replica in range(replicas):
-        samples = make_samples(truth, np.random.default_rng([seed, replica]))
-        model = calibrate(samples, backend="made", gpu="none", sm_clock_mhz=SM_CLOCK_MHZ, seed=replica, resamples=resamples)
+        model = calibrate(make(replica), backend="made", gpu="none", sm_clock_mhz=SM_CLOCK_MHZ, seed=replica)
         entry = model.pairs[0].burst_gap[0]
-        for name, true in truth_of(truth, entry.bytes).items():
+        for name, value in true.items():
             e = getattr(entry, name)
             if e.value is None or e.low is None or e.high is None:
                 continue
-            counts[name]["covered"] += e.low <= true <= e.high
-            counts[name]["bias"] += (e.value / true - 1) / replicas
-            counts[name]["half_width"] += (e.high - e.low) / 2 / true / replicas
+            counts[name]["covered"] += e.low <= value <= e.high
+            counts[name]["bias"] += (e.value / value - 1) / replicas
+            counts[name]["half_width"] += (e.high - e.low) / 2 / value / replicas
     return counts
 
 
+def made_by(truth: Truth, seed: int) -> Callable[[int], pd.DataFrame]:
+    """Return the maker of replicas of `make_samples`."""
+    return lambda replica: make_samples(truth, np.random.default_rng([seed, replica]))
+
+
 def main() -> int:
-    """Print the coverage for several spreads; exit 1 when one leaves 93-97 %."""
+    """Print the coverage on the simulator and for several spreads; exit 1 when one leaves 93-97 %."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    cases = {"simulator, preset burst-gap": (lambda replica: simulate_samples(options.seed, replica), simulated_truth())}
+    for number, spread in enumerate((0.0, 0.002, 0.005, 0.02)):
+        truth = Truth(process_spread=spread)
+        cases[f"spread between processes {spread:.1%}"] = (made_by(truth, 10 * options.seed + number), truth_of(truth))
     good = True
-    for number, process_spread in enumerate((0.0, 0.002, 0.005, 0.02)):
+    for title, (make, true) in cases.items():
         begin = time.perf_counter()
-        found = coverage(Truth(process_spread=process_spread), options.replicas, 10 * options.seed + number)
+        found = coverage(make, true, options.replicas)
+        print(f"{title}: {options.replicas} replicas in {time.perf_counter() - begin:.0f} s")
         for name, c in found.items():
             share = c["covered"] / options.replicas
             good &= 0.93 <= share <= 0.97
-            print(
-                f"process spread {process_spread:5.3f}  {name:15s} covered {share:6.1%}  bias {c['bias']:+7.3%}  half width {c['half_width']:6.2%}",
-                flush=True,
-            )
-        print(f"  {options.replicas} replicas in {time.perf_counter() - begin:.0f} s", flush=True)
+            print(f"  {name:15s} covered {share:6.1%}  bias {c['bias']:+7.3%}  half width {c['half_width']:6.2%}", flush=True)
     return 0 if good else 1
 
 

@@ -3,26 +3,26 @@
 import runpy
 from pathlib import Path
 
-import numpy as np
-import pytest
-
 BENCH = runpy.run_path(str(Path(__file__).parent.parent / "bench" / "truth_recovery.py"), run_name="truth_recovery")
-Truth, coverage, make_samples = BENCH["Truth"], BENCH["coverage"], BENCH["make_samples"]
+Truth, coverage, made_by, truth_of = (BENCH[name] for name in ("Truth", "coverage", "made_by", "truth_of"))
 
 
-@pytest.mark.parametrize("process_spread", [0.0, 0.005])
-def test_95_percent_intervals_cover_the_truth_in_180_to_199_of_200(process_spread):
-    found = coverage(Truth(process_spread=process_spread), 200, seed=1)
+def in_band(found):
     for name, counts in found.items():
         assert 180 <= counts["covered"] <= 199, name
         assert abs(counts["bias"]) < 0.003, name
 
 
+def test_intervals_cover_the_truth_of_simulated_runs_in_180_to_199_of_200():
+    in_band(coverage(lambda replica: BENCH["simulate_samples"](1, replica), BENCH["simulated_truth"](), 200))
+
+
+def test_intervals_cover_the_truth_when_processes_differ():
+    truth = Truth(process_spread=0.005)
+    in_band(coverage(made_by(truth, 1), truth_of(truth), 200))
+
+
 def test_a_wrong_truth_is_not_covered():
-    right, wrong = Truth(), Truth(drain_gb_per_s=372 * 1.05)
-    missed = 0
-    for replica in range(20):
-        samples = make_samples(right, np.random.default_rng([3, replica]))
-        entry = BENCH["calibrate"](samples, backend="made", gpu="none", sm_clock_mhz=BENCH["SM_CLOCK_MHZ"]).pairs[0].burst_gap[0]
-        missed += not entry.drain_gb_per_s.low <= wrong.drain_gb_per_s <= entry.drain_gb_per_s.high
-    assert missed >= 15
+    truth = Truth()
+    wrong = {name: 1.05 * value for name, value in truth_of(truth).items()}
+    assert all(counts["covered"] <= 5 for counts in coverage(made_by(truth, 3), wrong, 20).values())
