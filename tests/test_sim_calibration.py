@@ -92,3 +92,13 @@ def test_the_slowest_producer_is_about_as_slow_as_recorded(compared: pd.DataFram
     error = np.abs(slowest / few["issue_max"].to_numpy() - 1)
     assert np.median(error) <= 0.08
     assert (few["issue_max"] / few["issue_mean"]).min() > 1.05
+
+
+def test_the_sms_recorded_as_fast_are_fast() -> None:
+    # All 132 SMs, 256 warp-stores from each of 4 warps: smids 32-43 and 78-87 took 220-290 thousand cycles, most others 335-365.
+    end = next(SimDevice().measure([Execution(Schedule((Burst(256 * 4 * 512),), 132, 4))])).issue_cycles[0]
+    fast = np.zeros(132, dtype=bool)
+    fast[32:44] = fast[78:88] = True
+    assert 215e3 <= np.median(end[fast]) <= 295e3
+    assert 325e3 <= np.median(end[~fast]) <= 370e3
+    assert end[fast].max() < np.median(end[~fast])

@@ -8,8 +8,8 @@ Every stage is deterministic: seeded, and bounded by a number of evaluations, no
 
 port    Costs of the issue port, on isolated bursts of at most 8 SMs, where nothing behind the port is shared (Nelder-Mead).
 groups  Which pair of SMs hangs on which arbiter: simulated annealing over the labels of 66 pairs, on the mean, 10th, 50th and 90th
-        percentile and maximum over producers of isolated bursts, and the mean of some timed ones. It starts from the preset's own tree;
-        ``--restart`` starts from random labels.
+        percentile and maximum over producers of isolated bursts, which SMs were recorded as fast, and the mean of some timed bursts.
+        It starts from the preset's own tree; ``--restart`` starts from random labels.
 link    Link rate, capacities, buffer, latencies (Nelder-Mead), on the mean over producers of isolated and timed bursts.
 local   Rates, capacity and credit of stores to the GPU's own memory (Nelder-Mead), on isolated local bursts.
 drift   How far warps of one SM drift apart in timed schedules (Nelder-Mead), on timed bursts of several warps.
@@ -21,6 +21,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,8 @@ from xstage_bench.device.sim.presets import PRESETS, Groups, Preset
 from xstage_bench.schedule import Burst, Schedule
 
 KEYS = ["mode", "target", "sms", "warps", "stores", "gap_cycles", "period_ns"]
+#: Recorded beside the data, all 132 SMs storing 256 warp-stores from each of 4 warps: cycles of smids 32-43 and 78-87, and of the others.
+FAST_PAIRS, FAST_CYCLES, OTHER_CYCLES = [*range(16, 22), *range(39, 44)], (220e3, 290e3), (335e3, 365e3)
 STATISTICS = ["issue_mean", "issue_p10", "issue_p50", "issue_p90", "issue_max"]
 Array = NDArray[np.float64]
 
@@ -59,7 +62,7 @@ def predict(preset: Preset, rows: pd.DataFrame) -> Array:
     position = pd.Series(np.arange(len(rows)), index=rows.index)
     for target, part in rows.groupby("target"):
         grouped = part.groupby(KEYS, sort=False)
-        schedules = [schedule_of(*key, bursts=int(g["burst"].max()) + 1) for key, g in grouped]
+        schedules = [schedule_of(*cast(Any, key), bursts=int(g["burst"].max()) + 1) for key, g in grouped]
         courses = []
         for i in range(0, len(schedules), 512):
             courses += run(preset, schedules[i : i + 512], Conditions())
@@ -81,7 +84,7 @@ def _robust(error: Array) -> float:
     return float(size.mean() + 0.5 * np.sqrt((size**2).mean()))
 
 
-def _descend(preset: Preset, names: Sequence[str], apply: Callable[[Preset, dict[str, float]], Preset], start: Sequence[float],
+def _descend(preset: Preset, names: Sequence[str], apply: Callable[[Preset, dict[str, Any]], Preset], start: Sequence[float],
              cost: Callable[[Preset], float], evaluations: int) -> Preset:  # fmt: skip
     start_array = np.asarray(start, dtype=float)
 
@@ -102,7 +105,7 @@ def fit_port(preset: Preset, data: pd.DataFrame, evaluations: int) -> Preset:
     names = ["port_cycles", "warp_stagger", "buffer_stores", "buffer_cycles", "latency", "latency_per_warp", "credit"]
     start = [getattr(preset.port, n) for n in names[:4]] + [preset.latency, preset.latency_per_warp, preset.credit]
 
-    def apply(p: Preset, v: dict[str, float]) -> Preset:
+    def apply(p: Preset, v: dict[str, Any]) -> Preset:
         port = replace(p.port, **{n: v[n] for n in names[:4]})
         return replace(p, port=port, **{n: v[n] for n in names[4:]})
 
@@ -124,7 +127,7 @@ def fit_link(preset: Preset, data: pd.DataFrame, evaluations: int) -> Preset:
     def cost(p: Preset) -> float:
         return _robust(deviation(p, isolated)) + _robust(deviation(p, timed))
 
-    def apply(p: Preset, v: dict[str, float]) -> Preset:
+    def apply(p: Preset, v: dict[str, Any]) -> Preset:
         return replace(p, **v)
 
     return _descend(preset, names, apply, [getattr(preset, n) for n in names], cost, evaluations)
@@ -165,6 +168,14 @@ def groups_of(label: NDArray[np.int64]) -> Groups:
     return tuple(out)
 
 
+def outside_bands(preset: Preset) -> Array:
+    """Return how far each pair of SMs is outside the band of cycles recorded for it, as a logarithm; shape (pairs,)."""
+    end = run(preset, [Schedule((Burst(256 * 4 * 512),), preset.sm_count, 4)], Conditions())[0].end[0, ::2]
+    low, high = (np.full(end.size, edge) for edge in OTHER_CYCLES)
+    low[FAST_PAIRS], high[FAST_PAIRS] = FAST_CYCLES
+    return np.asarray(np.maximum(np.maximum(np.log(low / end), np.log(end / high)), 0.0))
+
+
 def fit_groups(preset: Preset, data: pd.DataFrame, evaluations: int, seed: int, *, restart: bool) -> Preset:
     """Anneal the tree of arbiters: two levels of at most 8 groups of at most 3 subgroups over the pairs of SMs."""
     rng = np.random.default_rng(seed)
@@ -176,6 +187,7 @@ def fit_groups(preset: Preset, data: pd.DataFrame, evaluations: int, seed: int, 
     def cost(p: Preset) -> float:
         size = np.minimum(np.abs(np.log(predict(p, isolated) / recorded)), 0.7)
         shape = float((size * weight).sum() / weight.sum() / len(size)) + 0.5 * float(np.sqrt((size[:, 0] ** 2).mean()))
+        shape += 0.5 * float(outside_bands(p).mean())
         return shape if restart else shape + _robust(deviation(p, timed))
 
     pairs = preset.sm_count // 2
@@ -229,7 +241,7 @@ def law_bias(preset: Preset) -> pd.DataFrame:
             free, size = np.array([c.free[0] for c in courses]), stores * warps * 512.0
 
             def law(x: Array, k: int = k, free: Array = free, size: Array = size) -> Array:
-                return np.maximum(free, k * (size - 1e3 * x[1]) / (x[0] / preset.sm_clock_mhz * 1e3))
+                return np.asarray(np.maximum(free, k * (size - 1e3 * x[1]) / (x[0] / preset.sm_clock_mhz * 1e3)))
 
             def cost(x: Array, law: Callable[[Array], Array] = law, mean: Array = mean) -> float:
                 return float(np.abs(np.log(np.maximum(law(x), 1.0) / mean)).sum())
