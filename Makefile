@@ -5,6 +5,8 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
 
+# A file that a failed recipe left must not pass for a finished one.
+.DELETE_ON_ERROR:
 .PHONY: setup profile test lint kernels figures bench
 
 setup: $(VENV)/.dev

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.model.predict import PredictedSchedule
     from xstage_bench.plan import Options
+    from xstage_bench.record.manifest import Manifest
     from xstage_bench.record.reader import Run
     from xstage_bench.runner import Progress
     from xstage_bench.schedule import Schedule
 
 MODEL_NAME, VALIDATION_NAME, FIGURES_NAME, REPORT_NAME = "model.json", "validation.json", "figures", "report.html"
 RESAMPLES = 200
+SIMULATED_MARK = " (simulated)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,19 @@ def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
     if samples.empty:
         raise DataError(f"{run.folder} holds no samples of a pair that works", "measure again: xstage run")
     names = " + ".join(dict.fromkeys(gpu.name for gpu in node.gpus))
-    return calibrate(
-        samples, backend=run.manifest.backend, gpu=names, sm_clock_mhz=node.gpus[0].sm_clock_mhz, seed=seed, resamples=resamples
-    )
+    label = backend_label(run.manifest)
+    return calibrate(samples, backend=label, gpu=names, sm_clock_mhz=node.gpus[0].sm_clock_mhz, seed=seed, resamples=resamples)
+
+
+def backend_label(manifest: Manifest) -> str:
+    """Return the backend as a model carries it: the replay of a simulated run says that it is simulated."""
+    hidden = manifest.simulated and not manifest.backend.startswith("sim")
+    return manifest.backend + (SIMULATED_MARK if hidden else "")
+
+
+def is_simulated(model: Model) -> bool:
+    """Whether a model was fitted on simulated samples."""
+    return model.backend.startswith("sim") or model.backend.endswith(SIMULATED_MARK)
 
 
 def validate_run(run: Run, model: Model) -> Validation:
@@ -63,10 +75,9 @@ def validate_run(run: Run, model: Model) -> Validation:
     """
     from xstage_bench.model.validate import validate
 
-    if model.backend != run.manifest.backend:
-        raise DataError(
-            f"the model is of backend {model.backend}, the run of {run.manifest.backend}", "fit this run: xstage fit " + str(run.folder)
-        )
+    label = backend_label(run.manifest)
+    if model.backend != label:
+        raise DataError(f"the model is of backend {model.backend}, the run of {label}", f"fit this run: xstage fit {run.folder}")
     return validate(model, usable_samples(run))
 
 

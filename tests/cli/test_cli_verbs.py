@@ -127,9 +127,12 @@ def test_export_agrees_with_the_samples(profiled, xstage, strictly):
     assert len(rows) == len(document["rows"]) > 100
     assert rows[5]["schedule"] == document["rows"][5]["schedule"]
     assert float(rows[5]["issue_mean_cycles"]) == document["rows"][5]["issue_mean_cycles"]
+    producers = xstage("export", folder, "--table", "producers", "--format", "csv").out
+    assert producers.startswith("schedule,")
+    assert "smid" in producers.splitlines()[0]
 
 
-def test_a_run_can_be_replayed(profiled, profile_words, xstage, tmp_path):
+def test_a_run_can_be_replayed(profiled, profile_words, xstage, strictly, tmp_path):
     _, folder = profiled
     out = tmp_path / "again"
     words = [w if w != "sim" else f"replay:{folder}" for w in profile_words]
@@ -137,6 +140,8 @@ def test_a_run_can_be_replayed(profiled, profile_words, xstage, tmp_path):
     assert done.code == 0, done.err
     assert done.document()["simulated"] is True
     assert "SIMULATED" in done.err
+    model = strictly(xstage("fit", out, "--resamples", 20, "--out", "-").out)
+    assert model["backend"].endswith("(simulated)")  # the backend's name alone would not say it
 
 
 def test_plan_measures_nothing_and_agrees_with_the_run(profiled, profile_words, xstage, tmp_path):

@@ -11,15 +11,17 @@ from xstage_bench.cli.output import STDOUT, Output, check_file
 from xstage_bench.errors import UsageError
 
 FORMATS = ("json", "csv")
+TABLES = ("samples", "producers", "traces")
 
 
 @click.command("export", short_help="Write samples as JSON or CSV.")
 @click.argument("run", type=FILE)
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="json", show_default=True)
+@click.option("--table", type=click.Choice(TABLES), default=TABLES[0], show_default=True)
 @click.option("--out", "path", type=FILE, default=STDOUT, metavar="FILE", help="Default: -, stdout.")
 @common
-def command(out: Output, run: Path, fmt: str, path: Path) -> int:
-    """Write the samples of RUN as one strict JSON object or as CSV."""
+def command(out: Output, run: Path, fmt: str, table: str, path: Path) -> int:
+    """Write the samples, or another table, of RUN as one strict JSON object or as CSV."""
     from xstage_bench.pipeline import check_tables
     from xstage_bench.record.export import export_run
     from xstage_bench.record.reader import load_run
@@ -29,7 +31,7 @@ def command(out: Output, run: Path, fmt: str, path: Path) -> int:
     check_file(path)
     loaded = load_run(run)
     check_tables(loaded)
-    export_run(loaded, fmt, "-" if path == STDOUT else path)
+    export_run(loaded, fmt, "-" if path == STDOUT else path, table=table)
     if path != STDOUT:
-        out.result({"run": str(run), "format": fmt, "file": str(path)}, str(path))
+        out.result({"run": str(run), "table": table, "format": fmt, "file": str(path)}, str(path))
     return 0

@@ -25,6 +25,7 @@ def command(out: Output, run: Path, path: Path | None, seed: int, resamples: int
 
     check_file(path)
     loaded = load_run(run)
+    out.note_incomplete(loaded)
     model = fit_run(loaded, seed=seed, resamples=resamples)
     if path == STDOUT:
         out.raw(encode_json(model))

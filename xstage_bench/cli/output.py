@@ -8,9 +8,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xstage_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from xstage_bench.record.reader import Run
 
 STDOUT = Path("-")
 
@@ -42,6 +45,11 @@ class Output:
     def note(self, text: str) -> None:
         """Tell the user something that is not the result."""
         print(text, file=sys.stderr, flush=True)
+
+    def note_incomplete(self, run: Run) -> None:
+        """Say that a run was interrupted: fewer samples, wider intervals."""
+        if not run.manifest.complete:
+            self.note(f"{run.folder} was interrupted; finish it: the command that made it, with --resume --out {run.folder}")
 
     def no_json_beside(self, out: Path | None, what: str) -> None:
         """Refuse ``--json`` together with ``--out -``: stdout can hold one thing."""

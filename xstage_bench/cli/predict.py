@@ -31,7 +31,7 @@ def command(out: Output, model: Path, schedule: Path, pair: str | None, sm_clock
     or CSV with one row for each burst: columns bytes, producers and, as needed, gap_cycles, start_ns, warps, start,
     flavour, layout, source, destination, schedule.
     """
-    from xstage_bench.pipeline import find_model, predict_schedules
+    from xstage_bench.pipeline import find_model, is_simulated, predict_schedules
     from xstage_bench.schedule_file import load_schedules
 
     loaded = find_model(model)
@@ -39,7 +39,7 @@ def command(out: Output, model: Path, schedule: Path, pair: str | None, sm_clock
     predicted = predict_schedules(loaded, schedules, pair=pair, sm_clock_mhz=sm_clock_mhz)
     document = {
         "backend": loaded.backend,
-        "simulated": loaded.backend.startswith("sim:"),
+        "simulated": is_simulated(loaded),
         "schedules": [
             {"schedule": s.key(), "pair": p.pair, "sm_clock_mhz": p.sm_clock_mhz, "total_ns": p.total_ns, "bursts": p.rows()}
             for s, p in zip(schedules, predicted, strict=True)
