@@ -62,7 +62,7 @@ def predict(preset: Preset, rows: pd.DataFrame) -> Array:
     position = pd.Series(np.arange(len(rows)), index=rows.index)
     for target, part in rows.groupby("target"):
         grouped = part.groupby(KEYS, sort=False)
-        schedules = [schedule_of(*cast(Any, key), bursts=int(g["burst"].max()) + 1) for key, g in grouped]
+        schedules = [schedule_of(*cast("tuple[str, str, int, int, int, int, int]", key), int(g["burst"].max()) + 1) for key, g in grouped]
         courses = []
         for i in range(0, len(schedules), 512):
             courses += run(preset, schedules[i : i + 512], Conditions())
