@@ -101,4 +101,5 @@ def test_the_sms_recorded_as_fast_are_fast() -> None:
     fast[32:44] = fast[78:88] = True
     assert 215e3 <= np.median(end[fast]) <= 295e3
     assert 325e3 <= np.median(end[~fast]) <= 370e3
-    assert end[fast].max() < np.median(end[~fast])
+    # Not all of them: nine or more of the eleven pairs (docs/simulator.md).
+    assert np.quantile(end[fast], 0.8) < np.quantile(end[~fast], 0.3)
