@@ -15,7 +15,7 @@ def _block(first: int, last: int) -> tuple[tuple[int, ...], ...]:
     return (tuple(range(first, last + 1)),)
 
 
-#: Calibrated: sizes and order are the contiguous partition that fits the recorded spread over producers best.
+#: Annealed on the recorded spread over producers (tools/calibrate_simulator.py, docs/simulator.md). One die's; subsets may not tell two labellings apart.
 H200_GROUPS: Groups = (
     ((1, 43, 55), (38, 44, 65), (12, 34, 35, 48)),
     ((5, 28, 58), (8, 21, 41)),
