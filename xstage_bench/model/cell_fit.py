@@ -15,6 +15,8 @@ from xstage_bench.schedule import WARP_STORE_BYTES
 FloatArray = NDArray[np.float64]
 #: Fewer sizes than these cannot show a knee, or not even a line.
 _MIN_SIZES_KNEE = 5
+#: Two unrolled groups of the instrument, per producer.
+_LEAST_KNEE_WARP_STORES = 8
 _MIN_SIZES = 2
 
 
@@ -96,7 +98,8 @@ def fit_cell(cell: Cell, flavour: str, resamples: int, seed: list[int]) -> CellF
     centre, draws, apart = resample_medians(both, resamples, np.random.default_rng([*seed, 0, cell.producers, cell.warps]))
     sizes = cell.stores.size
     mean, longest = centre[:sizes], centre[sizes:]
-    fit = fit_knee(cell.stores, mean, longest) if sizes >= _MIN_SIZES_KNEE else fit_knee_free(cell.stores, mean)
+    least_knee = _LEAST_KNEE_WARP_STORES / cell.warps
+    fit = fit_knee(cell.stores, mean, longest, least_knee) if sizes >= _MIN_SIZES_KNEE else fit_knee_free(cell.stores, mean)
     counts = np.isfinite(cell.issue_mean_cycles).sum(axis=1)
     return CellFit(
         cell.producers,

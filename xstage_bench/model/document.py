@@ -239,10 +239,10 @@ class PeriodicLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStall:
-    """Stall or no stall of timed schedules: period in [0.67, 1.5] V/R and more than 5 % away from V/R."""
+    """Stall or no stall of timed schedules: period in [0.67, 1.5] V/R and more than 5 % away from V/R. `producers` is null for all K."""
 
     pair: str
-    producers: int
+    producers: int | None
     n_stalled: int
     n_free: int
     balanced_accuracy: float | None

@@ -67,7 +67,7 @@ def law(theta: FloatArray, stores: FloatArray) -> FloatArray:
     return line if np.isnan(knee) else np.asarray(line + excess * np.maximum(0.0, stores - knee))
 
 
-def fit_knee(stores: FloatArray, issue_mean_cycles: FloatArray, issue_max_cycles: FloatArray) -> KneeFit:
+def fit_knee(stores: FloatArray, issue_mean_cycles: FloatArray, issue_max_cycles: FloatArray, least_knee: float = 0.0) -> KneeFit:
     """Fit the law to one value per size, by relative residuals under a soft-L1 loss.
 
     Parameters
@@ -76,6 +76,9 @@ def fit_knee(stores: FloatArray, issue_mean_cycles: FloatArray, issue_max_cycles
         Warp-stores per warp, ascending, positive, distinct; at least two.
     issue_mean_cycles, issue_max_cycles : ndarray, shape (sizes,)
         Mean over producers, and slowest producer.
+    least_knee : float
+        A knee below this many stores is the instrument's (the remainder of its unrolled loop costs more per store), not the link's:
+        then the sweep counts as never saturated.
 
     Returns
     -------
@@ -124,7 +127,7 @@ def fit_knee(stores: FloatArray, issue_mean_cycles: FloatArray, issue_max_cycles
     near_low = found.x - lower <= 1e-4 * np.maximum(1.0, np.abs(found.x))
     near_high = upper - found.x <= 1e-4 * np.maximum(1.0, np.abs(found.x))
     bound = tuple(NAMES[i] for i, low, high in zip(names, near_low, near_high, strict=True) if low or high)
-    if saturated and not _is_saturated(theta, stores):
+    if saturated and (theta[KNEE] < least_knee or not _is_saturated(theta, stores)):
         return free_line
     theta[~active] = np.nan
     return KneeFit(theta, saturated, past, bound)

@@ -85,7 +85,7 @@ def periodic_laws(model: PairModel, rows: pd.DataFrame, sm_clock_mhz: float) -> 
 
 
 def timed_stalls(model: PairModel, rows: pd.DataFrame, sm_clock_mhz: float) -> list[TimedStall]:
-    """Stall or no stall of equal bursts on a common deadline, by K.
+    """Stall or no stall of equal bursts on a common deadline, by K, and of all K together.
 
     Measured: the mean over the last quarter of the bursts exceeds 1.1 times the unstalled time, which is that of the isolated burst of the
     same size where one below the knee was measured, else T0(n). Predicted: the average or the single burst does not fit,
@@ -118,7 +118,8 @@ def timed_stalls(model: PairModel, rows: pd.DataFrame, sm_clock_mhz: float) -> l
         free = is_free_of_backpressure(t0_ns, volume, rate, np.inf if capacity is None else capacity, period_ns - t0_ns)
         measured = issue > STALLED * unstalled.get((int(producers), int(warps), int(size)), t0)
         seen.append((bool(measured), not bool(free)))
-    return [_timed(model.pair, k, np.array(v, dtype=bool).reshape(-1, 2)) for k, v in sorted(counts.items())]
+    found: list[tuple[int | None, list[tuple[bool, bool]]]] = [*sorted(counts.items()), (None, [x for v in counts.values() for x in v])]
+    return [_timed(model.pair, k, np.array(v, dtype=bool).reshape(-1, 2)) for k, v in found]
 
 
 def balanced_accuracy(measured: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> float | None:
@@ -128,7 +129,7 @@ def balanced_accuracy(measured: NDArray[np.bool_], predicted: NDArray[np.bool_])
     return float((predicted[measured].mean() + (~predicted[~measured]).mean()) / 2)
 
 
-def _timed(pair: str, producers: int, found: NDArray[np.bool_]) -> TimedStall:
+def _timed(pair: str, producers: int | None, found: NDArray[np.bool_]) -> TimedStall:
     measured, predicted = found[:, 0], found[:, 1]
     return TimedStall(
         pair=pair,

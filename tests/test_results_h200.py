@@ -1,0 +1,160 @@
+"""The recorded profile of 2 x H200: what it must show, and that it can be fitted and drawn again from its samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.model.document import BurstGap, Model, Validation
+from xstage_bench.pipeline import find_model, fit_run, validate_run
+from xstage_bench.plot import draw_figures
+from xstage_bench.record.reader import Run, load_run
+
+WARPS = (1, 2, 4, 8, 16)
+REMOTE = ("0>1", "1>0")
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    folders = sorted(asset_dir("results").glob("h200-x2/*-profile"))
+    if not folders:
+        pytest.skip("results/h200-x2 is not in this tree (an sdist leaves the large runs out)")
+    return load_run(folders[-1])
+
+
+@pytest.fixture(scope="module")
+def model(run: Run) -> Model:
+    return fit_run(run)
+
+
+@pytest.fixture(scope="module")
+def validation(run: Run, model: Model) -> Validation:
+    return validate_run(run, model)
+
+
+def entry(model: Model, pair: str, producers: int, warps: int) -> BurstGap:
+    cells = next(p for p in model.pairs if p.pair == pair).burst_gap
+    return next(c for c in cells if (c.producers, c.warps) == (producers, warps))
+
+
+def value(number: Any) -> float:
+    assert number.status == "ok", number
+    assert number.low <= number.value <= number.high
+    return float(number.value)
+
+
+def test_the_run_is_measured_complete_and_clean(run: Run) -> None:
+    m = run.manifest
+    assert m.backend == "cuda"
+    assert not m.simulated
+    assert m.complete
+    assert m.failed_pairs == {}
+    assert [g.name for g in m.node.gpus] == ["NVIDIA H200"] * 2
+    assert m.wall_s is not None
+    assert m.wall_s <= 60
+    assert m.counts["schedules"] >= 2000
+    assert m.counts["executions"] / m.wall_s >= 300
+    assert m.counts["status_corrupt"] == m.counts["status_timeout"] == 0
+    assert m.link_error_deltas is not None
+    assert all(d["replay"] == d["recovery"] == d["crc"] == 0 for d in m.link_error_deltas.values())
+
+
+def test_the_sentinel_did_not_drift(run: Run) -> None:
+    samples = run.samples()
+    sentinel = samples.loc[samples["kind"] == "sentinel", "issue_mean_cycles"]
+    assert len(sentinel) > 500
+    assert sentinel.std() / sentinel.mean() < 0.01
+
+
+@pytest.mark.parametrize("pair", REMOTE)
+@pytest.mark.parametrize("warps", WARPS)
+def test_rate_and_capacity_at_all_sms(model: Model, pair: str, warps: int) -> None:
+    cell = entry(model, pair, 132, warps)
+    assert value(cell.drain_gb_per_s) == pytest.approx(372, rel=0.03)
+    assert 15_000 <= value(cell.capacity_bytes_per_producer) <= 22_000
+
+
+def test_one_warp_on_one_sm_has_no_capacity(model: Model) -> None:
+    cell = entry(model, "0>1", 8, 1)
+    assert cell.capacity_bytes.status == "not_identified"
+    assert cell.capacity_bytes.value is None
+    assert cell.capacity_bytes.reason
+
+
+def test_the_isolated_law(validation: Validation) -> None:
+    errors = np.array([c.median_error for c in validation.isolated_law if c.pair in REMOTE])
+    assert len(errors) == 2 * 10 * 5
+    assert (errors <= 0.05).mean() >= 0.90
+    assert errors.max() <= 0.08
+
+
+def test_the_periodic_law_at_all_sms(validation: Validation) -> None:
+    cells = [c for c in validation.periodic_law if c.producers == 132 and c.pair in REMOTE]
+    assert len(cells) == 2
+    for cell in cells:
+        assert cell.n_points >= 40
+        assert cell.median_error is not None
+        assert cell.p90_error is not None
+        assert cell.median_error <= 0.06
+        assert cell.p90_error <= 0.12
+
+
+def test_stall_or_no_stall_of_timed_schedules(validation: Validation) -> None:
+    cells = {(c.pair, c.producers): c for c in validation.timed_stall if c.pair in REMOTE}
+    assert set(cells) == {(pair, k) for pair in REMOTE for k in (32, 64, 132, None)}
+    for pair in REMOTE:
+        together = cells[pair, None]
+        assert together.n_stalled >= 100
+        assert together.n_free >= 100
+        for cell in (together, cells[pair, 132]):
+            assert cell.balanced_accuracy is not None
+            assert cell.balanced_accuracy >= 0.97
+
+
+def test_the_hold_out_error_is_reported_as_it_is(validation: Validation) -> None:
+    scores = {(s.model, s.pair): s for s in validation.models}
+    for pair in REMOTE:
+        ours, bandwidth = scores["burst_gap", pair], scores["bandwidth_only", pair]
+        assert ours.n_schedules >= 250
+        assert ours.issue_time.median_error is not None
+        assert bandwidth.issue_time.median_error is not None
+        assert ours.issue_time.median_error < bandwidth.issue_time.median_error / 5
+
+
+def test_the_fit_reproduces_model_json(run: Run, model: Model) -> None:
+    """To 1e-6 relative, whatever the versions of numpy and scipy it was first fitted with."""
+
+    def same(a: Any, b: Any, where: str) -> None:
+        if dataclasses.is_dataclass(a):
+            for f in dataclasses.fields(a):
+                same(getattr(a, f.name), getattr(b, f.name), f"{where}.{f.name}")
+        elif isinstance(a, dict):
+            assert a.keys() == b.keys(), where
+            for k in a:
+                same(a[k], b[k], f"{where}[{k}]")
+        elif isinstance(a, list | tuple):
+            assert len(a) == len(b), where
+            for i, (x, y) in enumerate(zip(a, b, strict=True)):
+                same(x, y, f"{where}[{i}]")
+        elif isinstance(a, float):
+            assert b == pytest.approx(a, rel=1e-6, abs=1e-9), where
+        else:
+            assert a == b, where
+
+    same(find_model(run.folder), model, "model")
+
+
+def test_the_figures_are_drawn_again_the_same(run: Run, model: Model, validation: Validation, tmp_path: Path) -> None:
+    only = ("onset", "sm_count")
+    first = draw_figures(run, model, validation, tmp_path / "a", only=only)
+    again = draw_figures(run, model, validation, tmp_path / "b", only=only)
+    assert [p.name for p in first] == [p.name for p in again]
+    assert len(first) == 4
+    for a, b in zip(first, again, strict=True):
+        assert a.read_bytes() == b.read_bytes()
+        assert (run.folder / "figures" / a.name).exists()
