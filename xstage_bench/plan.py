@@ -20,7 +20,7 @@ PROCESSES = 3  # fresh processes and allocations: the spread between them is par
 REPETITIONS, QUICK_REPETITIONS = 21, 9
 
 #: Seconds per execution for the estimate, beside the time the schedule itself takes: measured on 2 x H200 and on a 2-core machine.
-_OVERHEAD_S = {"cuda": 0.3e-3, "sim": 12e-3, "replay": 0.3e-3}
+_OVERHEAD_S = {"cuda": 0.15e-3, "sim": 1.5e-3, "replay": 0.3e-3}
 _START_S = {"cuda": 5.0, "sim": 0.1, "replay": 0.5}
 
 
@@ -96,11 +96,15 @@ class Plan:
     processes: int
     backend_kind: str
 
+    def executions(self, items: tuple[PlannedSchedule, ...]) -> int:
+        """Count the executions of `items` in all processes; a time line is executed once."""
+        return sum(1 if i.timeline else i.repetitions * self.processes for i in items)
+
     def estimate_s(self, items: tuple[PlannedSchedule, ...]) -> float:
         """Estimate the time that `items` take in all processes."""
         kind = self.backend_kind
-        per = sum(i.repetitions * (_OVERHEAD_S[kind] + (_device_s(i.schedule) if kind == "cuda" else 0.0)) for i in items)
-        return per * self.processes
+        device = sum(self.executions((i,)) * _device_s(i.schedule) for i in items) if kind == "cuda" else 0.0
+        return device + self.executions(items) * _OVERHEAD_S[kind]
 
     def summary(self) -> dict[str, Any]:
         """Return what would run and about how long, as plain data."""
@@ -110,7 +114,7 @@ class Plan:
                 mine = tuple(i for i in items if i.probe.name == name)
                 row = probes.setdefault(name, {"title": mine[0].probe.title, "schedules": 0, "executions": 0, "seconds": 0.0})
                 row["schedules"] += len(mine)
-                row["executions"] += sum(i.repetitions for i in mine) * self.processes
+                row["executions"] += self.executions(mine)
                 row["seconds"] = round(row["seconds"] + self.estimate_s(mine), 1)
         return {
             "pairs": [f"{a}>{b}" for a, b in self.pairs],

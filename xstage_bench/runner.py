@@ -134,7 +134,7 @@ def run_plan(
     """
     started = time.monotonic()
     outcome = RunOutcome()
-    total = sum(i.repetitions for items in plan.pairs.values() for i in items) * plan.processes
+    total = sum(plan.executions(items) for items in plan.pairs.values())
     orders = {pair: writer.next_order.get(pair[0], 0) for pair in plan.pairs}
     for process in range(plan.processes):
         own = device is None or process > 0
