@@ -179,7 +179,13 @@ def validation_tables(validation: Validation | None) -> list[Table]:
         tables.append(Table("Periodic law max(T0, V/R − G) on stalled points", ["pair", "K", "points", "median error", "p90"], rows))
     if validation.timed_stall:
         rows = [
-            [t.pair.replace(">", " → "), "all" if t.producers is None else str(t.producers), str(t.n_stalled), str(t.n_free), percent(t.balanced_accuracy)]
+            [
+                t.pair.replace(">", " → "),
+                "all" if t.producers is None else str(t.producers),
+                str(t.n_stalled),
+                str(t.n_free),
+                percent(t.balanced_accuracy),
+            ]
             for t in validation.timed_stall
         ]
         tables.append(Table("Stall or no stall on deadlines", ["pair", "K", "stalled", "free", "balanced accuracy"], rows))
