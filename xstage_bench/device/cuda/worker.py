@@ -263,3 +263,6 @@ class _Buffers:
     def host_verdicts(self) -> NDArray[Any]:
         at = self.at["verdicts"]
         return self._host[at : at + (self._items + 1) * layout.VERDICT.itemsize].view(layout.VERDICT)
+
+
+Source = _Source  # one GPU of this process, for destinations that other processes own (processes.py)
