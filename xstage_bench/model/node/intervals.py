@@ -1,0 +1,134 @@
+"""Prediction intervals for bursts of a new schedule: the spread of the residuals in the burst's own regime, and what the parameters add.
+
+Residuals are those of schedules that the fit did not see (never held-out ones). A burst's regime is read off the prediction alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.model.node.calibrate import NodeFit, log_errors
+from xstage_bench.model.node.data import Measured
+from xstage_bench.model.node.parameters import NodeModel
+from xstage_bench.model.node.predict import NodePrediction, predict_node
+
+FloatArray = NDArray[np.float64]
+LEVEL = 0.9
+#: free: nothing stalls so far. after: free, but the stage was saturated before. mild, deep: up to 3 T0, or more; first: on a drained
+#: stage, carried: with a backlog or stagger from before.
+REGIMES = ("free", "after", "mild_first", "deep_first", "mild_carried", "deep_carried")
+_DEEP = 3.0
+#: What the issue law itself may be off by at warp counts and sizes that no calibration has (docs/node-model.md).
+ISSUE_LAW_ERROR = 0.055
+#: By `REGIMES`: random bursts scatter more than the regular ones that a calibration has. Measured on the hold-out of another node than
+#: those that the intervals are judged on.
+IRREGULAR = (1.0, 1.0, 1.15, 1.0, 1.9, 1.35)
+_MIN_POINTS = 30
+_MAX_SCHEDULES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What the calibration has seen; a burst outside is flagged."""
+
+    producers: tuple[int, int]
+    warps: tuple[int, int]
+    bytes: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Log residual quantiles (measured over predicted) of each regime at `LEVEL`, by `REGIMES`, and the calibrated range."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    calibrated: Range
+
+
+def regimes(prediction: NodePrediction, isolated: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the regime of each burst as an index of `REGIMES`.
+
+    Parameters
+    ----------
+    prediction : NodePrediction
+    isolated : ndarray of bool, shape (schedules,)
+        Which schedules drain before each burst.
+    """
+    length = np.diff(prediction.first)
+    owner = np.repeat(np.arange(length.size), length)
+    stalled = prediction.stalled
+    before = np.cumsum(stalled, dtype=np.int64) - stalled
+    carried = (before - before[prediction.first[:-1]][owner] > 0) & ~isolated[owner]
+    deep = prediction.issue_cycles > _DEEP * prediction.t0_cycles
+    free = np.where(carried, 1, 0)
+    held = 2 + 2 * carried + deep
+    return np.asarray(np.where(stalled, held, free), dtype=np.int64)
+
+
+def learn_spread(fit: NodeFit, data: Measured, seed: int = 0) -> Spread:
+    """Learn the residuals' spread from schedules that the fit did not see.
+
+    Parameters
+    ----------
+    fit : NodeFit
+    data : Measured
+        Of the calibration probes.
+    seed : int
+        Chooses the schedules.
+    """
+    seen = set(fit.schedules)
+    fresh = [i for i, key in enumerate(data.keys) if key not in seen]
+    fresh = fresh if len(fresh) >= _MIN_POINTS else list(range(len(data.keys)))
+    rng = np.random.default_rng(seed)
+    chosen = data.take(np.sort(rng.permutation(fresh)[:_MAX_SCHEDULES]))
+    found = log_errors(fit.model, chosen)
+    which = regimes(predict_node(fit.model, chosen.schedules, sm_clock_mhz=chosen.sm_clock_mhz), chosen.isolated)
+    ends = (1 - LEVEL) / 2
+    residual = -found
+    usable = np.isfinite(residual)
+    low, high = [], []
+    for i in range(len(REGIMES)):
+        mine = residual[usable & (which == i)]
+        if mine.size < _MIN_POINTS:
+            mine = residual[usable & ((which >= 2) == (i >= 2))]
+        lo, hi = np.quantile(mine, [ends, 1 - ends]) if mine.size else (-1.0, 1.0)
+        low.append(min(float(lo) * IRREGULAR[i], -ISSUE_LAW_ERROR))
+        high.append(max(float(hi) * IRREGULAR[i], ISSUE_LAW_ERROR))
+    return Spread(tuple(low), tuple(high), _range(data))
+
+
+def _range(data: Measured) -> Range:
+    size = [b.bytes for s in data.schedules for b in s.bursts if b.bytes]
+    producers = [s.producer_count for s in data.schedules]
+    warps = [s.warps for s in data.schedules]
+    return Range((min(producers), max(producers)), (min(warps), max(warps)), (min(size, default=0), max(size, default=0)))
+
+
+def interval(prediction: NodePrediction, spread: Spread, isolated: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    """Return the bounds of each burst's mean issue time at `LEVEL`, cycles.
+
+    Notes
+    -----
+    The spread of unseen residuals contains the parameters' own uncertainty: the schedules it was learned on were predicted with the same
+    estimated parameters.
+    """
+    which = regimes(prediction, isolated)
+    low, high = np.array(spread.low)[which], np.array(spread.high)[which]
+    return prediction.issue_cycles * np.exp(low), prediction.issue_cycles * np.exp(high)
+
+
+def in_range(spread: Spread, model: NodeModel, producers: FloatArray, warps: FloatArray, size: FloatArray) -> NDArray[np.bool_]:
+    """Return which bursts lie within what the calibration has seen; larger bursts of a saturated stage only repeat."""
+    known = spread.calibrated
+    sms = len(model.placement.smids)
+    return np.asarray(
+        (producers >= known.producers[0])
+        & (producers <= min(known.producers[1], sms))
+        & (warps >= known.warps[0])
+        & (warps <= known.warps[1])
+        & (size >= known.bytes[0])
+        & (size <= known.bytes[1])
+    )
