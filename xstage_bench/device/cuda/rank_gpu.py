@@ -40,7 +40,7 @@ class RankGpu:
 
     def window(self) -> int:
         """Address of this process's own plain window."""
-        return self._source.window()
+        return int(self._source.window())
 
     def launch(self, batch: layout.Batch, address: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Execute a batch into the window at `address`; its stamps and verdicts."""
