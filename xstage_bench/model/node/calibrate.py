@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 LIMIT = 320  # schedules in a fit: more change no parameter by more than its interval, and take longer
-_ROBUST = 0.03  # residuals beyond this weigh less (soft L1)
+_ROBUST = 0.05  # residuals beyond this weigh less (soft L1)
+_EVALUATIONS = 40
 _STEP = 0.02  # relative, of the finite differences: above the kinks of the event loop
 _MAX_ERROR = 0.5  # a parameter known no better than this, relative, is not identified
 
@@ -132,16 +133,9 @@ def fit_measured(data: Measured, placement: Placement, start: NodeModel | None =
     low, high = np.array([p.low for p in spec]) / scale, np.array([p.high for p in spec]) / scale
     low, high = low[free], high[free]
     x0 = np.clip(kept[free] / scale[free], low + 1e-6, high - 1e-6)
+    # The Jacobian's own scale: the parameters trade off against each other, and any fixed scale stops short of the optimum.
     found = least_squares(
-        residual,
-        x0,
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=_ROBUST,
-        diff_step=_STEP,
-        x_scale=np.maximum(x0, 0.1),
-        max_nfev=12,
-        ftol=1e-3,
+        residual, x0, bounds=(low, high), loss="soft_l1", f_scale=_ROBUST, diff_step=_STEP, x_scale="jac", max_nfev=_EVALUATIONS, ftol=1e-4
     )
     linear = _linear(residual, found.x, goal)
     estimates = {name: Estimate.missing(f"{name} was held fixed") for name in fixed}

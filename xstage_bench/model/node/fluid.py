@@ -36,7 +36,7 @@ class Rows:
     load, free, gap, deadline : ndarray, shape (N, S)
         Bytes per producer, T0, asked gap and start time of each burst.
     bursts, rule : ndarray of int, shape (S,)
-    link, sm_rate, buffer, credit, turnaround, gap_overhead, stall_turnaround, store_bytes, blur : ndarray, shape (S,)
+    link, sm_rate, buffer, credit, turnaround, gap_overhead, stall_turnaround, store_bytes, blur, evens_out : ndarray, shape (S,)
     """
 
     members: FloatArray
@@ -57,6 +57,7 @@ class Rows:
     stall_turnaround: FloatArray
     store_bytes: FloatArray
     blur: FloatArray
+    evens_out: FloatArray
 
     def take(self, keep: IntArray) -> Rows:
         """Return these columns only."""
@@ -76,13 +77,13 @@ class Solution:
 
 
 def level_of(link: FloatArray, demand: FloatArray, weight: FloatArray) -> FloatArray:
-    """Return the level f at which sum(min(demand, weight * f)) = link, over the first axis; `demand` / `weight` must ascend along it.
+    """Return the level f at which sum(min(demand, weight * f)) = link, over the first axis.
 
     Parameters
     ----------
     link : ndarray, shape (S,)
     demand, weight : ndarray, shape (U, S)
-        0 and 0 for an inactive unit.
+        0 and 0 for an inactive unit; `demand` / `weight` ascends along the first axis.
 
     Returns
     -------
@@ -92,7 +93,7 @@ def level_of(link: FloatArray, demand: FloatArray, weight: FloatArray) -> FloatA
     Notes
     -----
     Serving the first i in full and the others by weight needs f_i = (link - demand before i) / (weight from i on); each such line lies
-    above the true demand curve, so the level is the largest f_i.
+    above the true demand curve, so the level is the largest f_i (and where the order is not quite kept, a little less than could be had).
     """
     before = np.cumsum(demand, axis=0)
     after = np.cumsum(weight[::-1], axis=0)[::-1]
@@ -132,7 +133,8 @@ class _State:
     """Where every unit is, shape (U, S).
 
     `backlog` in bytes, and the `floor` to which it must fall before the burst ends (0: none is issuing); `burst` index, its `begin`, and
-    when it is `due` (inf: begun). `demand`: members * sm_rate. Shape (S,): `now`, and the `level` of the buffer before the link.
+    when it is `due` (inf: begun). `demand`: members * sm_rate. `weight`: of the current burst. Shape (S,): `now`, and the `level` of the
+    buffer before the link.
     """
 
     now: FloatArray
@@ -143,6 +145,7 @@ class _State:
     due: FloatArray
     floor: FloatArray
     demand: FloatArray
+    weight: FloatArray
 
     @classmethod
     def fresh(cls, rows: Rows) -> _State:
@@ -159,6 +162,7 @@ class _State:
             due=begin.copy(),
             floor=np.zeros(shape),
             demand=rows.members * rows.sm_rate,
+            weight=rows.weight.copy(),
         )
 
     def take(self, keep: IntArray) -> _State:
@@ -172,8 +176,8 @@ class _State:
         rate = demand
         full = self.level >= rows.buffer * (1 - 1e-9)
         if full.any():
-            level = level_of(rows.link, demand, np.where(active, rows.weight, 0.0))
-            rate = np.minimum(demand, rows.weight * np.where(full, level, np.inf))
+            level = level_of(rows.link, demand, np.where(active, self.weight, 0.0))
+            rate = np.minimum(demand, self.weight * np.where(full, level, np.inf))
         growth = np.where(full & (inflow >= rows.link), 0.0, inflow - rows.link)
         # `floor` is the capacity while a burst waits for room, else zero: the next thing that happens to a backlog.
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -222,6 +226,9 @@ class _State:
             before, draining = self.backlog[at], np.maximum(rate[arrived], 1e-9)
             self.backlog[at] = before + rows.load[self.burst[at], at[1]] * rows.members[at]
             self.due[at] = np.inf
+            # Service differs by an amount of bytes, not by a rate that lasts: long bursts are served more alike.
+            long = rows.load[self.burst[at], at[1]] / rows.evens_out[at[1]]
+            self.weight[at] = rows.weight[at] ** (1.0 / (1.0 + long))
             over = self.backlog[at] - rows.capacity[at]
             carried = before > 0
             # A unit that was draining learns of its room a credit late, and its SMs differ: some stall although the mean has room.

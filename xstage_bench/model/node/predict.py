@@ -22,7 +22,9 @@ RULES = {"isolated": ALONE, "free": FREE, "timed": TIMED}
 #: A burst is called stalled when it takes longer than this many times its T0.
 STALLED = 1.1
 #: Room differs between the SMs of a draining unit by this times the service spread, relative to its backlog.
-BLUR = 0.5
+BLUR = 0.3
+#: Bytes per producer beyond which units are served more and more alike: their service differs by an amount, not by a lasting rate.
+EVENS_OUT_BYTES = 128e3
 BATCH = 512  # columns solved in step: numpy's calls are paid once for all, and the state stays in the cache
 
 
@@ -129,7 +131,7 @@ def predict_node(model: NodeModel, schedules: Sequence[Schedule], *, sm_clock_mh
 
 @dataclass(slots=True)
 class _Table:
-    """The schedules as arrays: per burst its size, T0, gap and start; per column (a schedule, or an isolated burst) where its bursts are."""
+    """The schedules as arrays: per burst size, T0, gap and start; per column (a schedule, or an isolated burst) where its bursts are."""
 
     first: IntArray
     load: FloatArray
@@ -226,6 +228,7 @@ def _rows(model: NodeModel, table: _Table, columns: IntArray, clock: float) -> R
         stall_turnaround=same(model.issue.stall_turnaround),
         store_bytes=table.store_bytes[columns],
         blur=same(BLUR * model.service_spread),
+        evens_out=same(EVENS_OUT_BYTES),
     )
 
 
