@@ -1,0 +1,132 @@
+"""The footprint kernel's machine code, its dealing of stores over memory, and the reduction of its rows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.device.cuda import footprint
+from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
+from xstage_bench.device.cuda.footprint import FOOTPRINTS_MIB, RESULT, SLOT_BYTES, Shape, issue_times, rates, reduce, shapes, slots
+from xstage_bench.errors import PairError, UsageError
+
+pytest.importorskip("cuda.bindings.nvrtc")
+
+
+def burst_code(arch: str, path: Path) -> list[str]:
+    """Machine code of the measured kernel alone."""
+    path.write_bytes(compile_kernel("footprint.cu", arch, cache=False))
+    bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
+    tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
+    assert tool is not None, "pip install nvidia-cuda-nvdisasm (part of the dev extra)"
+    text = subprocess.run([tool, "-c", str(path)], check=True, capture_output=True, text=True).stdout
+    body = text.partition(".text.xstage_footprint:")[2].partition(".section")[0]
+    return [re.sub(r"/\*.*?\*/", "", line).strip() for line in body.splitlines()]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_only_stores_and_their_addresses_lie_between_the_clock_reads(arch: str, tmp_path: Path) -> None:
+    lines = burst_code(arch, tmp_path / "k.cubin")
+    stores = [i for i, line in enumerate(lines) if re.search(r"STG\.E\.128", line)]
+    clocks = [i for i, line in enumerate(lines) if "SR_CLOCKLO" in line]
+    first, last = max(i for i in clocks if i < stores[0]), min(i for i in clocks if i > stores[-1])
+    inside = lines[first + 1 : last]
+    assert len(stores) == 4, "one unrolled group, no remainder"
+    assert not [x for x in inside if re.search(r"\b(LDG|LDS|LDL|STL|STS|BAR|MEMBAR|ATOM|RED|SR_GLOBALTIMER|CALL)", x)]
+    assert any("MEMBAR" in x for x in lines[last:]), "the drain is timed by a fence after the burst"
+
+
+def test_the_host_mirrors_the_structs() -> None:
+    text = (asset_dir("cuda") / "footprint.cu").read_text()
+    for name, dtype in {"Deal": footprint.DEAL, "Result": RESULT, "Meeting": footprint.MEETING, "Wrong": footprint.WRONG}.items():
+        body = re.search(rf"struct {name} {{.*?\n(.*?)\n}};", text, re.S)
+        assert body, name
+        fields = [(n.strip(), kind) for kind, names in re.findall(r"(u32|u64) ([^;]+);", body.group(1)) for n in names.split(",")]
+        assert fields == [(n, "u64" if dtype[n].itemsize == 8 else "u32") for n in dtype.names or ()], name
+
+
+@pytest.mark.parametrize(("mib", "run"), [(1, 1), (64, 1), (64, 128), (8192, 1), (8192, 128), (8192, 4096)])
+def test_stores_stay_inside_and_meet_only_when_they_must(mib: int, run: int) -> None:
+    shape = Shape(1, mib << 20, run, 132, 4, 64)
+    chunks = (mib << 20) // SLOT_BYTES // run
+    every = np.concatenate([slots(shape, p, w) for p in range(132) for w in range(4)])
+    assert every.min() >= 0
+    assert every.max() < (mib << 20) // SLOT_BYTES
+    dealt = -(-64 // run) * 132 * 4
+    assert len(np.unique(every)) == (every.size if dealt <= chunks else (mib << 20) // SLOT_BYTES)
+
+
+def test_scattered_stores_visit_every_page_alike() -> None:
+    shape = Shape(1, 8 << 30, 1, 132, 4, 512)
+    pages = np.concatenate([slots(shape, p, w) for p in range(132) for w in range(4)]) * SLOT_BYTES >> 21
+    counts = np.bincount(pages, minlength=4096)
+    assert counts.min() > 0.5 * counts.mean()
+    assert counts.max() < 1.5 * counts.mean()
+    one = slots(shape, 7, 2) * SLOT_BYTES >> 21
+    assert (np.diff(one) == 0).mean() < 0.01, "hardly two stores of a warp in a row go to one page"
+
+
+def test_the_check_finds_each_slots_writer() -> None:
+    """What ``xstage_footprint_check`` does to find who wrote a slot is the inverse of the dealing."""
+    shape = Shape(1, 64 << 20, 128, 12, 4, 512)
+    deal = shape.deal(5)[0]
+    for producer, warp in ((0, 0), (3, 2), (11, 3)):
+        for j, slot in enumerate(slots(shape, producer, warp)):
+            chunk = ((int(slot) >> int(deal["run_log2"])) * int(deal["inverse"])) & 0xFFFFFFFF & int(deal["chunk_mask"])
+            candidates = range(chunk, shape.stores * 48 // 128 + chunk, int(deal["chunk_mask"]) + 1)
+            assert any((c % 48, c // 48 << 7 | int(slot) & 127) == (producer * 4 + warp, j) for c in candidates)
+
+
+def test_the_sweep_covers_the_footprints() -> None:
+    todo = shapes((1, 0), 132, FOOTPRINTS_MIB)
+    assert {s.footprint_bytes for s in todo if s.run_slots == 1} == {m << 20 for m in FOOTPRINTS_MIB}
+    assert all(s.stores % 4 == 0 for s in todo), "the kernel has no remainder loop"
+    assert {s.producers for s in todo} == {8, 132}
+
+
+def rows(rate_cycles: dict[int, float]) -> list[dict[str, Any]]:
+    """Rows by footprint in MiB, with a slope in cycles per warp-store of a warp."""
+    out = []
+    for mib, slope in rate_cycles.items():
+        for number in range(3):
+            for n in (8, 256, 512):
+                for first in (True, False, False):
+                    issue = slope * n + number + (1000.0 if first else 0.0)
+                    head = {"destination": 1, "footprint_bytes": mib << 20, "run_slots": 1, "producers": 132, "warps": 4, "stores": n}
+                    out.append({**head, "pass": number, "first": first, "issue_mean_cycles": issue, "issue_max_cycles": issue})
+    return out
+
+
+def test_rates_and_issue_times_use_warm_executions() -> None:
+    data = rows({1: 1400.0, 8192: 2800.0})
+    small, large = rates(data, 1980.0)
+    assert small["gb_per_s"] == pytest.approx(132 * 4 * 512 / 1400 * 1.98)
+    assert large["gb_per_s"] == pytest.approx(small["gb_per_s"] / 2)
+    times = list(issue_times(data, 8))
+    assert [t["cycles"] for t in times] == pytest.approx([11201.0, 22401.0])
+    assert times[0]["first_cycles"] == pytest.approx(12201.0)
+
+
+def test_a_producer_is_timed_from_its_first_warp_to_its_last() -> None:
+    stamps = np.zeros((2, 2), RESULT)
+    stamps["state"] = 1
+    stamps["start"], stamps["end"], stamps["drained"] = [[10, 20], [10, 12]], [[110, 130], [90, 100]], [[200, 210], [190, 200]]
+    stamps["start_ns"], stamps["end_ns"] = [[5, 6], [7, 8]], [[60, 64], [50, 51]]
+    out = reduce(stamps, Shape(1, 1 << 20, 1, 2, 2, 8), 0)
+    assert out == {"issue_mean_cycles": 105.0, "issue_max_cycles": 120.0, "drain_mean_cycles": 90.0, "makespan_ns": 59.0}
+    stamps["state"][1, 1] = 2
+    with pytest.raises(PairError, match="time-out"):
+        reduce(stamps, Shape(1, 1 << 20, 1, 2, 2, 8), 0)
+
+
+def test_a_pair_that_is_none_is_the_users() -> None:
+    with pytest.raises(UsageError, match="no pair"):
+        footprint.main(["--pair", "0-1", "--out", "x.json"])
