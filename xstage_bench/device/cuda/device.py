@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.device import Execution, Gpu, Node
-from xstage_bench.device.cuda import layout, worker
+from xstage_bench.device.cuda import layout, visibility, worker
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.topology import read_topology
 from xstage_bench.trace import Trace
+from xstage_bench.visibility import Sighting, Watch
 
 _START_S = 180.0  # contexts on every GPU, first compilation included
 _GRACE_S = 20.0  # over twice the expected duration of a launch: the kernels' own time-outs end well before
@@ -121,6 +122,14 @@ class CudaDevice:
         clocks = layout.clocks_mhz(verdicts, len(batch.executions))
         level = self._level_mhz[source] = max(self._level_mhz.get(source, 0.0), float(np.median(clocks)))
         return list(layout.unpack(batch, stamps, verdicts, level, lines))
+
+    def watch(self, watch: Watch) -> Sighting:
+        """See when the stores of a schedule become visible (docs/visibility.md)."""
+        s = watch.schedule
+        packed = visibility.pack(watch, self.node().gpus[s.source].smids, self._next_tag(watch.repetitions))
+        sizes = (watch.window_bytes * s.producer_count, visibility.DESTINATION_BOX_BYTES)
+        self._send("visibility", s.source, s.destination, packed, visibility.result_shapes(watch), *sizes)
+        return visibility.unpack(watch, packed["smids"], self._receive(s.source, s.destination, visibility.TOTAL_NS * 1e-9))
 
     def close(self) -> None:
         """End the worker: politely by closing the pipe, then by force."""

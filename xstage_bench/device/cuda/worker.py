@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.visibility_worker import Visibility
 
 _THREADS = 512
 _LEAD_NS = 3000  # from the last arrival at the barrier to the common start: enough for its release to reach every SM
@@ -40,6 +41,7 @@ def main(pipe: Connection) -> None:
         pipe.send(("error", f"{type(error).__name__}: {error}"))
         return
     handlers: dict[str, Callable[..., Any]] = {"verify": node.verify, "launch": node.launch, "collect": node.collect}
+    handlers["visibility"] = Visibility().watch  # three kernels at once, with buffers of their own
     while True:
         try:
             name, *arguments = pipe.recv()

@@ -1,0 +1,284 @@
+// When a store becomes visible: three kernels at once. xstage_vis_produce makes the backlog on the source, xstage_vis_respond watches
+// the destination's memory and answers, xstage_vis_probe sits on an idle SM of the source, sends flags or messages and stamps every
+// answer. All times are of the source's clocks: nothing is synchronised between GPUs.
+//
+// The three meet through words in the source's memory (SourceBox) and in the destination's (DestinationBox). Every wait ends by itself.
+#include "messages.cuh"
+#include "visibility.cuh"
+
+// ---- the backlog: producers chosen by smid; -2 leaves its SM to the prober or the responder, -1 keeps it occupied and idle ----
+
+struct Producing {
+  u64 go_ns;
+  u32 run, lag;
+  u64 start[MAX_WARPS], end[MAX_WARPS];
+  u32 publish[MAX_WARPS];
+  u32 progress[PROGRESS];
+};
+
+extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __grid_constant__ Plan a) {
+  __shared__ Producing s;
+  SourceBox *const box = (SourceBox *)a.source_box;
+  DestinationBox *const there = (DestinationBox *)a.destination_box;
+  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, groups = a.stores / GROUP;
+  const int producer = ((const short *)a.producer_of)[sm_id()];
+  if (producer == -2) return;
+  if (producer < 0) {
+    if (threadIdx.x == 0) wait_for(&box->finished, 1, box, a.total_ns);
+    return;
+  }
+  const bool storing = warp < a.warps;
+  char *const window = (char *)a.data + offset_of(a, producer, warp) + lane * 16;
+
+  for (u32 rep = 0; rep < a.repetitions; ++rep) {
+    if (threadIdx.x == 0) {
+      atomicAdd(&box->arrived, 1u);
+      s.run = wait_for(&box->go_round, rep + 1, box, a.timeout_ns);
+      s.go_ns = *(volatile u64 *)&box->go_ns;
+      s.lag = ((const Delay *)a.delays)[rep].lag_cycles;
+    }
+    __syncthreads();
+    if (!s.run) return;
+    if (storing) {
+      const uint4 p = words_of(tag_of(a, rep), producer, warp, lane);
+      const u64 go = s.go_ns;
+      const u32 lag = s.lag;
+      u32 *const progress = s.progress + warp * groups, *const last = s.progress + PROGRESS;
+      char *to = window;
+      u32 x = p.x;
+      while (global_timer_ns() < go) {
+      }
+      const u64 start = sm_clock();
+#pragma unroll 1
+      for (u32 g = 0; g < groups; ++g) {
+#pragma unroll
+        for (u32 i = 0; i < GROUP; ++i) st_v4(to + i * WARP_STORE_BYTES, x + i, p.y, p.z, p.w);
+        if (lane == 0 && progress + g < last) *(progress + g) = (u32)(sm_clock() - start);
+        x += GROUP;
+        to += GROUP_BYTES;
+      }
+      const u64 end = sm_clock();
+      if (lane == 0) {
+        s.start[warp] = start;
+        s.end[warp] = end;
+        s.publish[warp] = 0;
+        if (a.publish) {  // publishing from the storing warp, `lag` cycles after its last store
+          while (sm_clock() - end < lag) {
+          }
+          u64 before, after;
+          send(a.method, &there->sink[producer * MAX_WARPS + warp], rep + 1, before, after);
+          s.publish[warp] = (u32)(after - before);
+        }
+      }
+      __syncwarp();
+      __threadfence_system();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      IssueStamp out = {0xffffffffu, 0, 0, (u32)(global_timer_ns() - s.go_ns)};
+      const u64 now = sm_clock();  // both clocks at one moment: they tie this SM's stamps to the common timer
+      u64 first = ~0ull, last = 0;
+      for (u32 w = 0; w < a.warps; ++w) {
+        first = min(first, s.start[w]);
+        last = max(last, s.end[w]);
+        out.publish = max(out.publish, s.publish[w]);
+      }
+      out.start_before = (u32)(now - first);
+      out.issue = (u32)(last - first);
+      ((IssueStamp *)a.issue_stamps)[rep * a.producers + producer] = out;
+    }
+    for (u32 i = threadIdx.x; i < min(groups * a.warps, PROGRESS); i += blockDim.x)
+      ((u32 *)a.progress)[(u64)(rep * a.producers + producer) * PROGRESS + i] = s.progress[i];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(&box->arrived, 1u);
+  }
+}
+
+// ---- the idle SM of the source: flags, messages, and the stamps of every answer ----
+
+static __device__ bool ping(const Plan &a, u32 method, u32 sequence, u64 go, PingStamp *out) {
+  SourceBox *const box = (SourceBox *)a.source_box;
+  DestinationBox *const there = (DestinationBox *)a.destination_box;
+  const u64 at = global_timer_ns(), give_up = at + a.timeout_ns;
+  u64 before, after;
+  send(method, &there->ping, sequence, before, after);
+  u64 seen = after;
+  while (load(&box->pong) != sequence) {
+    if (global_timer_ns() > give_up) {
+      store(&box->abort, 1);
+      return false;
+    }
+  }
+  seen = sm_clock();
+  *out = {go ? (u32)(at - go) : NEVER, (u32)(after - before), 0, (u32)(seen - before)};
+  return true;
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1) xstage_vis_probe(const __grid_constant__ Plan a) {
+  __shared__ Sending s;
+  SourceBox *const box = (SourceBox *)a.source_box;
+  DestinationBox *const there = (DestinationBox *)a.destination_box;
+  const u32 tid = threadIdx.x, slots = a.idle_pings + a.pings;
+  const bool messages = a.mode == MESSAGE, talking = messages ? tid < a.message_warps * 32 : tid == 0;
+  u32 sequence = 0;
+
+  for (u32 rep = 0; rep < a.repetitions; ++rep) {
+    PingStamp *out = (PingStamp *)a.ping_stamps + rep * slots;
+    if (tid == 0) s.run = wait_for(&box->arrived, (rep + 1) * a.producers, box, a.timeout_ns) && wait_for(&box->ready, rep + 1, box, a.timeout_ns);
+    __syncthreads();
+    bool ok = s.run;
+    if (talking && ok) {
+      for (u32 i = 0; ok && i < a.idle_pings; ++i, ++sequence)
+        ok = messages ? send_message(a, s, sequence + 1, 0, out + i) : ping(a, a.mode == PING && i % 2 ? a.method : RELAXED, sequence + 1, 0, out + i);
+    }
+    __syncthreads();
+    if (tid == 0) {
+      s.go_ns = global_timer_ns() + LEAD_NS;
+      *(volatile u64 *)&box->go_ns = s.go_ns;
+      __threadfence();
+      store(&box->go_round, rep + 1);
+    }
+    __syncthreads();
+    if (tid == 0 && rep == 0) {
+      box->clock[0] = sm_clock();
+      box->timer_ns[0] = global_timer_ns();
+    }
+    const u64 go = s.go_ns;
+    const u32 everyone = (rep + 1) * a.producers;
+    if (a.mode == CURVE && tid >= 32 && tid < 32 + a.streams) {
+      const u32 stream = tid - 32, all = a.stores / a.stride, zero = rep * all;
+      u32 *const curve = (u32 *)a.curve + (u64)(rep * a.streams + stream) * all;
+      u32 seen = 0;
+      const u64 give_up = go + a.timeout_ns;
+      while (seen < all) {
+        const u32 now_seen = load(&box->echo[stream]) - zero;
+        const u64 now = global_timer_ns();
+        if (now_seen <= all)  // not yet touched in this repetition: wraps to a large number
+          for (; seen < now_seen; ++seen) curve[seen] = (u32)(now - go);
+        if (now > give_up) {
+          store(&box->abort, 1);
+          break;
+        }
+      }
+    }
+    if (a.mode != CURVE && talking && ok) {
+      const u32 delay = ((const Delay *)a.delays)[rep].ping_ns;
+      while (global_timer_ns() < go + delay) {
+      }
+      for (u32 i = 0; ok && i < a.pings; ++i, ++sequence) {
+        PingStamp *const to = out + a.idle_pings + i;
+        ok = messages ? send_message(a, s, sequence + 1, go, to) : ping(a, a.method, sequence + 1, go, to);
+        // Until every producer has drained. One thread decides for all.
+        if (messages) {
+          if (tid == 0) s.more = load(&box->arrived) < everyone + a.producers || a.producers == 0;
+          barrier(1, a.message_warps * 32);
+          if (!s.more) {
+            ++sequence;
+            break;
+          }
+        } else if (a.producers && load(&box->arrived) >= everyone + a.producers) {
+          ++sequence;
+          break;
+        }
+      }
+    }
+    __syncthreads();
+    if (tid == 0) {
+      s.run = ok && wait_for(&box->arrived, everyone + a.producers, box, a.timeout_ns);
+      __threadfence_system();
+      store(&there->command, s.run ? rep + 1 : STOP);
+    }
+    __syncthreads();
+    if (!s.run) break;
+  }
+  if (tid == 0) {
+    box->clock[1] = sm_clock();
+    box->timer_ns[1] = global_timer_ns();
+    box->prober = sm_id();
+    __threadfence();
+    store(&box->finished, 1);
+    store(&there->command, STOP);
+  }
+}
+
+// ---- the destination: sees words arrive in its own memory and answers ----
+
+// Every byte that the producers stored in this repetition, read on the destination; a group of loads in flight per warp.
+static __device__ void verify(const Plan &a, u32 rep, Found *found) {
+  const u32 lane = threadIdx.x % 32, groups = a.stores / GROUP;
+  for (u32 i = threadIdx.x / 32; i < a.producers * a.warps * groups; i += blockDim.x / 32) {
+    const u32 group = i % groups, warp = i / groups % a.warps, producer = i / groups / a.warps;
+    const uint4 p = words_of(tag_of(a, rep), producer, warp, lane);
+    const char *const at = (const char *)a.data + offset_of(a, producer, warp) + (u64)group * GROUP_BYTES + lane * 16;
+    uint4 have[GROUP];
+#pragma unroll
+    for (u32 k = 0; k < GROUP; ++k) have[k] = load_line(at + k * WARP_STORE_BYTES);
+#pragma unroll
+    for (u32 k = 0; k < GROUP; ++k)
+      if (have[k].x != p.x + group * GROUP + k || have[k].y != p.y || have[k].z != p.z || have[k].w != p.w) atomicAdd(&found->wrong, 1ull);
+  }
+}
+
+// Stream t is warp t % warps of producer t / warps. Its markers are the last lane's word of every stride-th warp-store.
+static __device__ void watch(const Plan &a, Receiving &s, u32 stream, u32 rep, SourceBox *back) {
+  const u32 all = a.stores / a.stride, tag = tag_of(a, rep);
+  const char *const base = (const char *)a.data + offset_of(a, stream / a.warps, stream % a.warps) + 31 * 16;
+  for (u32 seen = 0; seen < all && !*(volatile u32 *)&s.stop;) {
+    u32 have[BATCH], n = 0;
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) have[k] = load((const u32 *)(base + (u64)((min(seen + k, all - 1) + 1) * a.stride - 1) * WARP_STORE_BYTES));
+#pragma unroll
+    for (u32 k = 0; k < BATCH; ++k) n += n == k && seen + k < all && have[k] == tag + (seen + k + 1) * a.stride - 1;
+    if (n == 0) continue;
+    seen += n;
+    store(&back->echo[stream], rep * all + seen);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1) xstage_vis_respond(const __grid_constant__ Plan a) {
+  __shared__ Receiving s;
+  SourceBox *const back = (SourceBox *)a.source_box;
+  DestinationBox *const box = (DestinationBox *)a.destination_box;
+  Found *const found = (Found *)a.found;
+  const u32 tid = threadIdx.x;
+  u32 last = 0, sequence = 0;
+  for (u32 rep = 0; rep < a.repetitions; ++rep) {
+    if (tid == 0) {
+      s.stop = 0;
+      store(&back->ready, rep + 1);
+    }
+    __syncthreads();
+    if (tid == 0) {
+      const u64 give_up = global_timer_ns() + a.timeout_ns;
+      s.run = 1;
+      while (true) {
+        u32 ping, command;
+        asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];" : "=r"(ping), "=r"(command) : "l"(&box->ping) : "memory");
+        if (ping != last && a.mode != MESSAGE) {
+          store(&back->pong, ping);
+          last = ping;
+        }
+        if (command > rep) {
+          s.run = command != STOP || rep + 1 == a.repetitions;  // the last command may already have been overwritten by the end
+          break;
+        }
+        if (global_timer_ns() > give_up) {
+          s.run = 0;
+          atomicAdd(&found->timeouts, 1ull);
+          break;
+        }
+      }
+      *(volatile u32 *)&s.stop = 1;
+    }
+    if (a.mode == CURVE && tid >= 32 && tid < 32 + a.streams) watch(a, s, tid - 32, rep, back);
+    if (a.mode == MESSAGE && tid >= 32 && tid < 32 + a.message_warps * 32)
+      while (receive_message(a, s, sequence + 1, back, box, found)) ++sequence;
+    __syncthreads();
+    if (!s.run) return;
+    verify(a, rep, found);
+    __syncthreads();
+  }
+}
