@@ -103,6 +103,17 @@ def level_of(link: FloatArray, demand: FloatArray, weight: FloatArray) -> FloatA
     return np.where(before[-1] <= link, np.inf, level)
 
 
+def _level(link: FloatArray, demand: FloatArray, weight: FloatArray) -> FloatArray:
+    """`level_of`, with the sorted sums only for columns in which some unit cannot use its fair share."""
+    total = weight.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        level = np.where(total > 0, link / total, np.inf)
+        some = np.flatnonzero((demand < weight * level).any(axis=0))
+    if some.size:
+        level[some] = level_of(link[some], demand[:, some], weight[:, some])
+    return level
+
+
 def solve(rows: Rows) -> Solution:
     """Run every schedule to its end.
 
@@ -176,7 +187,7 @@ class _State:
         rate = demand
         full = self.level >= rows.buffer * (1 - 1e-9)
         if full.any():
-            level = level_of(rows.link, demand, np.where(active, self.weight, 0.0))
+            level = _level(rows.link, demand, np.where(active, self.weight, 0.0))
             rate = np.minimum(demand, self.weight * np.where(full, level, np.inf))
         growth = np.where(full & (inflow >= rows.link), 0.0, inflow - rows.link)
         # `floor` is the capacity while a burst waits for room, else zero: the next thing that happens to a backlog.

@@ -1,0 +1,179 @@
+"""Fits against known truth: what is found, what is said not to be known, and what each piece of the evaluation makes of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from xstage_bench.errors import DataError
+from xstage_bench.model.node.calibrate import NodeFit, fit_measured, log_errors
+from xstage_bench.model.node.data import Measured
+from xstage_bench.model.node.design import nearest, quick_schedules, relative_errors
+from xstage_bench.model.node.evaluate import noise_floor, regime_of, score_arrays, score_node
+from xstage_bench.model.node.intervals import in_range, interval, learn_spread
+from xstage_bench.model.node.onset import onset_readings
+from xstage_bench.model.node.parameters import NodeModel
+from xstage_bench.model.node.placement import Placement
+from xstage_bench.model.node.predict import predict_node
+from xstage_bench.model.node.rivals import LogGP, bandwidth_cycles, fit_loggp, loggp_cycles, time_line_ns
+from xstage_bench.model.node.synthetic import Noise, shorter, synthesize
+from xstage_bench.model.node.targets import choose
+from xstage_bench.schedule import Burst, Schedule
+
+SIZES = (4, 8, 4, 8, 4, 8)
+ENDS = np.cumsum(SIZES)
+PLACE = Placement(tuple(tuple(range(int(e) - n, int(e))) for n, e in zip(SIZES, ENDS, strict=True)))
+TRUTH = NodeModel(19.0, 100.0, 25.6, 15_000.0, 13_000.0, 520.0, 50_000.0, 0.12, PLACE, 1980.0)
+SCHEDULES = shorter(quick_schedules(36, 0, 1, link_gb_per_s=100.0), 5)
+
+
+@pytest.fixture(scope="module")
+def data() -> Measured:
+    return synthesize(TRUTH, SCHEDULES, np.random.default_rng(7))
+
+
+@pytest.fixture(scope="module")
+def fit(data: Measured) -> NodeFit:
+    return fit_measured(data, PLACE)
+
+
+def test_a_fit_finds_the_truth_it_was_made_from(fit: NodeFit) -> None:
+    assert fit.model.values() == pytest.approx(TRUTH.values(), rel=0.12)
+    for name, estimate in fit.estimates.items():
+        assert estimate.status == "ok", name
+        assert estimate.low is not None
+        assert estimate.high is not None
+        width = estimate.high - estimate.low
+        truth = getattr(TRUTH, name)
+        assert estimate.low - width <= truth <= estimate.high + width, name  # its coverage is counted by bench/node_truth.py
+        assert 0 < width < truth
+
+
+def test_without_noise_the_fit_predicts_what_it_has_not_seen() -> None:
+    clean = synthesize(TRUTH, SCHEDULES, np.random.default_rng(1), noise=Noise(0.0, 0.0))
+    found = fit_measured(clean, PLACE)
+    unseen = [Schedule((Burst(24 * 1536, 700), Burst(6 * 1536, 900), Burst(50 * 1536, 3000)), k, 3, start="free") for k in (12, 20, 36)]
+    truth = predict_node(TRUTH, unseen).issue_cycles
+    assert predict_node(found.model, unseen).issue_cycles == pytest.approx(truth, rel=0.02)
+
+
+def test_what_the_schedules_do_not_touch_is_not_identified() -> None:
+    alone = [Schedule((Burst(n * w * 512),), 1, w) for w in (1, 4) for n in (4, 8, 16, 64, 256)]
+    found = fit_measured(synthesize(TRUTH, alone, np.random.default_rng(2)), PLACE)
+    for name in ("link_gb_per_s", "link_buffer_bytes", "service_spread"):
+        assert found.estimates[name].status == "not_identified", name
+        assert found.estimates[name].value is None
+        assert found.estimates[name].reason
+    assert found.estimates["sm_bytes_per_cycle"].status == "ok"
+    assert found.estimates["issue_cycles_per_store"].status == "ok"
+
+
+def test_more_schedules_promise_smaller_errors(data: Measured, fit: NodeFit) -> None:
+    few = fit_measured(data.take(range(0, len(data.keys), 2)), PLACE, TRUTH)
+    all_errors, half_errors = (relative_errors(f.information, f.model.values()) for f in (fit, few))
+    assert np.median([half_errors[k] / all_errors[k] for k in all_errors]) > 1.0
+    assert all(np.isfinite(list(all_errors.values())))
+
+
+def test_a_fixed_parameter_stays_and_says_so(data: Measured) -> None:
+    found = fit_measured(data, PLACE, replace(TRUTH, service_spread=0.0), fixed=("service_spread",))
+    assert found.model.service_spread == 0.0
+    assert found.estimates["service_spread"].value is None
+    assert tuple(found.estimates) == tuple(fit_names())
+
+
+def fit_names() -> list[str]:
+    from xstage_bench.model.node.parameters import PARAMETERS
+
+    return list(PARAMETERS)
+
+
+def test_too_little_data_is_refused() -> None:
+    one = synthesize(TRUTH, [Schedule((Burst(2048),), 4, 1)], np.random.default_rng(0))
+    with pytest.raises(DataError, match="measure more"):
+        fit_measured(one, PLACE)
+
+
+def test_choosing_is_repeatable_and_keeps_every_kind(data: Measured) -> None:
+    first, again = (choose(data, 30, 3) for _ in range(2))
+    assert first.keys == again.keys
+    assert len(first.keys) == 30
+    assert set(first.probes) == {"isolated", "periodic", "timed"}
+
+
+def test_intervals_hold_what_they_promise(data: Measured, fit: NodeFit) -> None:
+    rng = np.random.default_rng(11)
+    sizes, gaps = rng.integers(4, 90, (5, 6)) * 1024, rng.integers(0, 9000, (5, 6))
+    others = [
+        Schedule(tuple(Burst(int(n), int(g)) for n, g in zip(sizes[i], gaps[i], strict=True)), k, 2, start="free")
+        for i, k in enumerate((8, 16, 24, 30, 36))
+    ]
+    heldout = synthesize(TRUTH, others, rng)
+    spread = learn_spread(fit, data)
+    low, high = interval(predict_node(fit.model, others), spread, heldout.isolated)
+    assert ((low <= heldout.issue_cycles) & (heldout.issue_cycles <= high)).mean() > 0.8
+    assert in_range(spread, fit.model, np.array([8.0, 40.0]), np.array([2.0, 2.0]), np.array([4096.0, 4096.0])).tolist() == [True, False]
+
+
+def test_a_perfect_prediction_scores_zero_and_a_wrong_one_its_error(data: Measured) -> None:
+    t0 = predict_node(TRUTH, data.schedules).t0_cycles
+    perfect = score_arrays("x", data, data.issue_cycles, t0, data.total_ns)
+    assert (perfect.median_error, perfect.p95_error, perfect.total_p95_error) == (0.0, 0.0, 0.0)
+    assert perfect.balanced_accuracy == 1.0
+    wrong = score_arrays("x", data, data.issue_cycles * 1.2, t0, data.total_ns * 0.9, (data.issue_cycles * 1.1, data.issue_cycles * 1.3))
+    assert wrong.median_error == pytest.approx(0.2)
+    assert wrong.total_median_error == pytest.approx(0.1)
+    assert wrong.interval_coverage_90 == 0.0
+    assert wrong.interval_score == pytest.approx(0.2 + 20 * 0.1)
+    assert sum(n for n, *_ in perfect.by_regime.values()) == perfect.n_bursts
+
+
+def test_the_true_model_scores_within_the_noise_and_better_than_its_rivals(data: Measured) -> None:
+    ours = score_node(TRUTH, None, data)
+    assert ours.median_error < 0.02
+    assert noise_floor(data)[0] < 0.03
+    t0 = predict_node(TRUTH, data.schedules).t0_cycles
+    for cycles in (loggp_cycles(fit_loggp(data), data.schedules), bandwidth_cycles(data.schedules, TRUTH.link_bytes_per_cycle())):
+        rival = score_arrays("rival", data, cycles, t0, time_line_ns(data.schedules, cycles, 1980.0))
+        assert rival.median_error > 3 * ours.median_error
+
+
+def test_regimes_follow_the_measured_stalls() -> None:
+    schedule = Schedule((Burst(64 * 2048, 0), Burst(512 * 4, 200_000)), 36, 4, start="free")
+    found = synthesize(TRUTH, [schedule], np.random.default_rng(0))
+    assert regime_of(found, predict_node(TRUTH, [schedule]).t0_cycles).tolist() == [1, 2]
+
+
+def test_loggp_finds_its_own_numbers() -> None:
+    truth = LogGP(60.0, 19.0, 10.0, 0.02)
+    some = [Schedule((Burst(n * w * 512),), k, w) for w in (1, 4, 8) for n in (2, 16, 128) for k in (1, 8, 36)]
+    empty = synthesize(TRUTH, some, np.random.default_rng(0))
+    found = fit_loggp(replace(empty, issue_cycles=loggp_cycles(truth, some)))
+    assert (found.overhead_cycles, found.store_cycles, found.cycles_per_byte) == pytest.approx((60.0, 19.0, 0.02), rel=0.02)
+
+
+def test_onset_recovery_and_transient_of_the_truth_meet_themselves() -> None:
+    knee = [Schedule((Burst(n * 512),), 36, 1) for n in range(30, 75)]
+    need = 36 * 32 * 512 / 100.0
+    trains = [Schedule(tuple(Burst(32 * 512, start_ns=round(i * f * need)) for i in range(24)), 36, 1, start="timed") for f in (0.8, 1.1)]
+    gaps = [Schedule((Burst(32 * 512, round(f * need * 1.98)),) * 12, 36, 1, start="free") for f in (0.3, 0.5, 0.6, 0.7, 0.8, 1.0, 1.2)]
+    data = synthesize(TRUTH, knee + trains + gaps, np.random.default_rng(0), noise=Noise(0.0, 0.0))
+    found = onset_readings(TRUTH, data)
+    assert {f.what for f in found} == {"onset", "recovery", "transient"}
+    assert all(f.within for f in found if f.measured is not None)
+    assert next(f for f in found if f.what == "onset").measured is not None
+    assert next(f for f in found if f.what == "transient" and f.factor is not None and f.factor > 1).measured == 24
+
+
+def test_the_quick_list_is_short_and_found_again_in_a_larger_set(data: Measured) -> None:
+    wanted = quick_schedules(132, 0, 1)
+    assert len(wanted) <= 80
+    assert {s.start for s in wanted} == {"isolated", "free", "timed"}
+    again = nearest(data, SCHEDULES[:10])
+    assert set(again.keys) == {s.key() for s in SCHEDULES[:10]}
+
+
+def test_log_errors_skip_what_was_not_measured(data: Measured) -> None:
+    holes = replace(data, issue_cycles=np.where(np.arange(data.issue_cycles.size) == 3, np.nan, data.issue_cycles))
+    found = log_errors(TRUTH, holes)
+    assert np.flatnonzero(~np.isfinite(found)).tolist() == [3]

@@ -1,0 +1,140 @@
+"""The node model of one pair as it is stored, and the one call that makes it from a run's tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.errors import DataError
+from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.node.calibrate import LIMIT, fit_measured
+from xstage_bench.model.node.data import CALIBRATION_PROBES, measured
+from xstage_bench.model.node.infer import infer_placement
+from xstage_bench.model.node.intervals import Spread, learn_spread
+from xstage_bench.model.node.issue import IssueLaw
+from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
+from xstage_bench.model.node.placement import Placement, uniform
+from xstage_bench.model.node.targets import choose
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEntry:
+    """The node model of one ordered pair and flavour: plain values only, so that msgspec writes and reads it as strict JSON.
+
+    Parameters
+    ----------
+    pair, flavour : str
+    node : dict of str to Estimate
+        The eight parameters; null where the data did not identify one.
+    used : dict of str to float
+        What predictions use: the estimate, or the value kept where there is none.
+    placement : Placement
+    sm_clock_mhz : float
+    spread : Spread or None
+        Of the prediction intervals; None when nothing was left to learn it on.
+    issue : IssueLaw
+    n_schedules : int
+        In the fit.
+    notes : list of str
+    """
+
+    pair: str
+    flavour: str
+    node: dict[str, Estimate]
+    used: dict[str, float]
+    placement: Placement
+    sm_clock_mhz: float
+    spread: Spread | None
+    issue: IssueLaw
+    n_schedules: int
+    notes: list[str] = field(default_factory=list)
+
+
+def fit_pair(
+    samples: pd.DataFrame,
+    producers: pd.DataFrame,
+    source: int,
+    destination: int,
+    smids: NDArray[np.int64],
+    *,
+    flavour: str = "st.v4",
+    limit: int = LIMIT,
+    seed: int = 0,
+) -> NodeEntry:
+    """Infer the map, fit the parameters and learn the intervals of one pair.
+
+    Parameters
+    ----------
+    samples, producers : DataFrame
+        As in docs/file-format.md. Probes used: placement (the map), isolated, periodic, timed. Held-out probes are never looked at.
+    source, destination : int
+    smids : ndarray of int
+        All smids of the source GPU.
+    flavour : str
+    limit, seed : int
+        Schedules in the fit, and which.
+
+    Returns
+    -------
+    NodeEntry
+        Without placement data the map is `uniform` and a note says so.
+
+    Raises
+    ------
+    DataError
+        Too few schedules of the calibration probes.
+    """
+    notes = []
+    try:
+        placement = infer_placement(samples, producers, source, smids)
+    except DataError as error:
+        placement = uniform(smids)
+        notes.append(f"the map of SMs is a guess: {error.message}")
+    data = measured(samples, source, destination, CALIBRATION_PROBES, flavour)
+    if len(data.keys) < len(PARAMETERS):
+        raise DataError(
+            f"{source}>{destination}: {len(data.keys)} schedules of the probes {', '.join(CALIBRATION_PROBES)}", "measure them: xstage run"
+        )
+    fit = fit_measured(choose(data, limit, seed), placement)
+    if len(data.by_process) < 2:
+        notes.append("one process: the intervals leave out the spread between processes")
+    return NodeEntry(
+        pair=f"{source}>{destination}",
+        flavour=flavour,
+        node=fit.estimates,
+        used={name: float(v) for name, v in zip(PARAMETERS, fit.model.values(), strict=True)},
+        placement=placement,
+        sm_clock_mhz=fit.model.sm_clock_mhz,
+        spread=learn_spread(fit, data, seed),
+        issue=fit.model.issue,
+        n_schedules=len(fit.schedules),
+        notes=notes,
+    )
+
+
+def model_of(entry: NodeEntry) -> NodeModel:
+    """Return the model that an entry describes.
+
+    Raises
+    ------
+    DataError
+        A parameter is missing or out of its range.
+    """
+    for name, spec in PARAMETERS.items():
+        value = entry.used.get(name)
+        if value is None or not spec.low <= value <= spec.high:
+            raise DataError(
+                f"{entry.pair}: node parameter {name} is {value}, must be {spec.low:g} to {spec.high:g}", "fit again: xstage fit"
+            )
+    return NodeModel(
+        **{name: float(entry.used[name]) for name in PARAMETERS},
+        placement=entry.placement,
+        sm_clock_mhz=entry.sm_clock_mhz,
+        issue=entry.issue,
+    )
