@@ -1,7 +1,8 @@
 """A burst after 1 us to 200 ms without traffic: does the link, or the path to it, fall asleep, and what does waking cost?
 
-The burst before the gap is small, so that nothing is left to recover from. A small burst does not wait for the link to wake: the cost is in
-its drain, timed by the fence after the last burst, and in the issue time of a burst that is larger than the capacity.
+Each schedule first wakes every link with a larger burst; the one before the gap is small, so that nothing is left to recover from. A small
+burst does not wait for a link to wake: the cost is in its drain, timed by the fence after the last burst, and in the issue time of a burst that
+is larger than the capacity.
 """
 
 from xstage_bench.probe import Probe, Sweep
@@ -10,6 +11,7 @@ from xstage_bench.schedule import Burst, Schedule
 GAPS_US = (1, 10, 100, 1000, 10_000, 30_000, 40_000, 45_000, 50_000, 55_000, 60_000, 100_000, 200_000)
 CONTROL_US = (1, 1000, 100_000)
 LONGEST_US = 100_000  # of the sweep over sizes
+WAKING_STORES, WAKING_US = 128, 1000  # 64 KB per producer reach every link of a port, and 1 ms is several times what waking takes
 SIZES = {1: (2, 4, 8, 32, 128), 0: (4, 8, 32, 128)}  # warp-stores of the one warp, by producers; 0 stands for all SMs
 AWAKE_US = (10, 100, 1000)  # after a burst that found the link asleep
 
@@ -22,7 +24,8 @@ def schedules(sweep: Sweep) -> list[Schedule]:
 
     def silent(gaps_us: tuple[int, ...], producers: int, stores: int, destination: int = sweep.destination) -> Schedule:
         later = tuple(Burst(stores * 512, round(gap * clock_mhz)) for gap in gaps_us)
-        return Schedule((Burst(512), *later), producers, 1, sweep.source, destination, "free")
+        awake = (Burst(WAKING_STORES * 512), Burst(512, round(WAKING_US * clock_mhz)))
+        return Schedule((*awake, *later), producers, 1, sweep.source, destination, "free")
 
     every = sweep.sm_count
     out = [silent((gap,), k, 1) for k in (1, every) for gap in GAPS_US]
