@@ -1,8 +1,8 @@
 """A burst after 1 us to 200 ms without traffic: does the link, or the path to it, fall asleep, and what does waking cost?
 
 Each schedule first wakes every link with a larger burst; the one before the gap is small, so that nothing is left to recover from. A small
-burst does not wait for a link to wake: the cost is in its drain, timed by the fence after the last burst, and in the issue time of a burst that
-is larger than the capacity.
+burst does not wait for a link to wake: the cost is in its drain, timed by the fence after the last burst, and in the issue time of a burst
+that is larger than the capacity.
 """
 
 from xstage_bench.probe import Probe, Sweep
