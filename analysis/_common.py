@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from xstage_bench.schedule import WARP_STORE_BYTES
+from xstage_bench.schedule import HOST, WARP_STORE_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,9 @@ def shown_pair(model: Model, rows: pd.DataFrame) -> PairModel | None:
 def pair_label(pair: str) -> str:
     """Return "0>1" as "GPU 0 → GPU 1"."""
     source, _, destination = pair.partition(">")
-    return f"GPU {source}, own memory" if source == destination else f"GPU {source} → GPU {destination}"
+    if source == destination:
+        return f"GPU {source}, own memory"
+    return f"GPU {source} → " + ("host memory" if destination == str(HOST) else f"GPU {destination}")
 
 
 def pick(values: Iterable[int], count: int) -> list[int]:

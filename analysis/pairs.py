@@ -8,6 +8,7 @@ import numpy as np
 
 from xstage_bench.plot import Absent, FigureSpec, counted, label, new_figure
 from xstage_bench.report_tables import headline_entry, headline_rate
+from xstage_bench.schedule import HOST
 
 from ._common import Array
 
@@ -30,7 +31,9 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     rates = {key: rate[0].value for key, p in by_pair.items() if (rate := headline_rate(p)) is not None and rate[0].value is not None}
     if not rates and not failed:
         return Absent("no pair has an identified drain rate")
-    gpus = [g.index for g in run.manifest.node.gpus] or sorted({i for key in by_pair for i in key})
+    gpus = [g.index for g in run.manifest.node.gpus] or sorted({i for key in by_pair for i in key if i >= 0})
+    if any(destination == HOST for _, destination in by_pair):
+        gpus.append(HOST)
     remote = {key: rate for key, rate in rates.items() if key[0] != key[1]}
     odd = outliers(remote)
     values = list(remote.values()) or list(rates.values()) or [0.0]
@@ -57,7 +60,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
                 _cell(axes, row, column, "white")
                 axes.text(column, row, "–", ha="center", va="center", color="0.5")
     ticks = np.arange(len(gpus))
-    axes.set(xticks=ticks, yticks=ticks, xticklabels=[f"GPU {g}" for g in gpus], yticklabels=[f"GPU {g}" for g in gpus])
+    axes.set(xticks=ticks, yticks=ticks, xticklabels=_names(gpus), yticklabels=_names(gpus))
     axes.set(xlim=(-0.55, len(gpus) - 0.45), ylim=(len(gpus) - 0.45, -0.55), xlabel="destination", ylabel="source (stores)", aspect="equal")
     axes.grid(False)
     axes.spines[:].set_visible(False)
@@ -108,6 +111,10 @@ def _cell(axes: Axes, row: int, column: int, colour: str, *, hatch: str = "", th
     width, edge = (2.4, "#c0392b") if thick else (0.6, "0.6")
     box = Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, facecolor=colour, edgecolor=edge, linewidth=width, hatch=hatch)
     axes.add_patch(box)
+
+
+def _names(gpus: list[int]) -> list[str]:
+    return ["host" if g == HOST else f"GPU {g}" for g in gpus]
 
 
 def _summary(run: Run, remote: dict[tuple[int, int], float], odd: set[tuple[int, int]], median: float) -> str:

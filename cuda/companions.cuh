@@ -5,7 +5,7 @@
 #include "stamps.cuh"
 
 static constexpr u32 SLOTS = 64;
-static constexpr u32 BULK_BYTES = 4096, BULK_DEPTH = 8, BULK_WARPS = 2;
+static constexpr u32 BULK_BYTES = 4096, BULK_DEPTH = 8;  // in flight per SM: 32 KB, 16 GB/s at a round trip of 2 us
 static constexpr u32 UNIT_BYTES = 4096;  // of one count: eight warp-loads, or one bulk operation
 
 struct Slots {

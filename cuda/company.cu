@@ -31,9 +31,12 @@ struct Shared {
   Step steps[MAX_ALL_BURSTS];
   SceneStamp stamps[MAX_BURSTS][MAX_WARPS];
   Slots slots[MAX_WARPS];
-  u64 epoch, start_ns, barriers[BULK_WARPS][BULK_DEPTH];
+  u64 epoch, start_ns;
   u32 run;
-  __align__(128) char ring[BULK_WARPS][BULK_DEPTH][BULK_BYTES];
+#if __CUDA_ARCH__ >= 900
+  u64 barriers[BULK_DEPTH];
+  __align__(128) char ring[BULK_DEPTH * BULK_BYTES];
+#endif
 };
 
 // All CTAs of all GPUs meet; the stage is empty here, every storing warp has fenced.
@@ -201,7 +204,7 @@ xstage_scene(const Stream *streams, u32 stream_count, const Step *steps, u32 ste
         if (stream.kind == COPY) copy(slice, stream.bytes, zero, stream.slot_ns, lane, s.slots[warp]);
 #if __CUDA_ARCH__ >= 900
         if (stream.kind == PULL_BULK)
-          pull_bulk(slice, stream.bytes, zero, stream.slot_ns, timeout_ns, lane, s.ring[seat.warp][0], s.barriers[seat.warp], s.slots[warp]);
+          pull_bulk(slice, stream.bytes, zero, stream.slot_ns, timeout_ns, lane, s.ring, s.barriers, s.slots[warp]);
 #endif
         __syncwarp();
         for (u32 i = lane; i < SLOTS; i += 32) atomicAdd(progress + ((u64)round * MAX_STREAMS + stream.index) * SLOTS + i, (u64)s.slots[warp].count[i]);

@@ -42,7 +42,7 @@ def jobs_of(plan: Plan, pair: tuple[int, int], process: int, seed: int, done: se
                 lines.append(Job(item.probe.name, Execution(item.schedule, 0, timeline=True)))
             continue
         jobs += [job for job in _repetitions(item, process) if (item.schedule.key(), process, job.execution.repetition) not in done]
-    order = np.random.default_rng([seed, *pair, process, 1]).permutation(len(jobs))
+    order = np.random.default_rng([seed, *(i % 65536 for i in pair), process, 1]).permutation(len(jobs))
     return [*(jobs[i] for i in order), *lines]
 
 

@@ -14,7 +14,7 @@ from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.errors import UsageError
 from xstage_bench.probe import Probe, Sweep, load_probes
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule import HOST, Schedule
 
 PROCESSES = 3  # fresh processes and allocations: the spread between them is part of every interval
 REPETITIONS, QUICK_REPETITIONS = 21, 9
@@ -61,6 +61,7 @@ class Options:
     def facts(self) -> dict[str, Any]:
         """Return what decided the plan, for the manifest."""
         return {
+            "peer": self.backend.peer,
             "pairs": None if self.pairs is None else [f"{a}>{b}" for a, b in self.pairs],
             "only": list(self.only),
             "quick": self.quick,
@@ -194,7 +195,7 @@ def _pair_items(
     items = []
     for probe in probes:
         salt = int.from_bytes(probe.name.encode()[:8].ljust(8, b"\0"), "little")
-        sweep = Sweep(node, *pair, options.quick, np.random.default_rng([options.seed, *pair, salt]))
+        sweep = Sweep(node, *pair, options.quick, np.random.default_rng([options.seed, *(i % 65536 for i in pair), salt]))
         for schedule in probe.schedules(sweep):
             key = schedule.key() + probe.name
             if key not in seen:
@@ -233,7 +234,8 @@ def _check(node: Node, schedule: Schedule) -> None:
 
 
 def _device_s(s: Schedule) -> float:
-    seconds = 2 * s.producer_count * sum(b.bytes for b in s.bursts) / 300e9
+    # Written and read back; PCIe carries a few tens of GB/s.
+    seconds = 2 * s.producer_count * sum(b.bytes for b in s.bursts) / (30e9 if s.destination == HOST else 300e9)
     if s.start == "free":
         seconds += sum(b.gap_cycles for b in s.bursts[1:]) / 1.9e9
     return seconds + (s.bursts[-1].start_ns * 1e-9 if s.start == "timed" else 0.0)

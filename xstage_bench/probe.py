@@ -10,7 +10,7 @@ import numpy as np
 
 from xstage_bench.device import Node
 from xstage_bench.loader import load_named
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule import HOST, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,12 @@ class Sweep:
         return sorted({k for k in wanted if k < self.sm_count} | {self.sm_count})
 
     def expected_gb_per_s(self) -> float:
-        """A first guess of the drain rate, only to place sweeps: 0.78 of the line rate, as on NVLink 4, or 300 where it is not known."""
+        """A first guess of the drain rate, only to place sweeps: 0.78 of the line rate, as on NVLink 4, or 300 where it is not known.
+
+        To host memory 40: PCIe 5 with 16 lanes.
+        """
+        if self.destination == HOST:
+            return 40.0
         rate = self.node.line_rate_gb_per_s
         return 0.78 * rate if rate else 300.0
 

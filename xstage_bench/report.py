@@ -23,6 +23,7 @@ from xstage_bench.report_tables import (
     validation_tables,
     verdict_table,
 )
+from xstage_bench.schedule import HOST
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model, Validation
@@ -99,7 +100,8 @@ def verdict_sentences(model: Model, manifest: Manifest) -> list[str]:
         if pair.is_local or pair.pair in manifest.failed_pairs or rate is None or rate[0].value is None:
             continue
         source, _, destination = pair.pair.partition(">")
-        text = f"GPU {source} → GPU {destination}: remote stores of {rate[1]} SMs drain at {estimate(rate[0])} GB/s"
+        where = "host memory" if destination == str(HOST) else f"GPU {destination}"
+        text = f"GPU {source} → {where}: remote stores of {rate[1]} SMs drain at {estimate(rate[0])} GB/s"
         if line is not None:
             text += f", {percent(rate[0].value / line, 0)} of the line rate"
         if entry is not None and entry.capacity_bytes_per_producer.value is not None:

@@ -129,7 +129,9 @@ def parameter_tables(model: Model) -> list[Table]:
             "median error", "repetitions",
         ]  # fmt: skip
         name = (
-            f"GPU {pair.pair.partition('>')[0]}, own memory (local control)" if pair.is_local else f"pair {pair.pair.replace('>', ' → ')}"
+            f"GPU {pair.pair.partition('>')[0]}, own memory (local control)"
+            if pair.is_local
+            else f"pair {pair.pair.replace('>-1', ' → host memory').replace('>', ' → ')}"
         )
         tables.append(Table(f"Fitted law, {name}, {pair.flavour}", columns, rows, _why_missing(pair)))
     if len(pairs) > DETAILED_PAIRS:

@@ -32,6 +32,8 @@ START_RULES: tuple[str, ...] = get_args(StartRule)
 #: function in ``cuda/flavours.cuh``.
 WARP_STORE_BYTES: dict[str, int] = {"st.v4": 512}
 LAYOUTS: tuple[str, ...] = ("contiguous",)
+#: As a destination: pinned host memory over PCIe instead of a GPU.
+HOST = -1
 MAX_WARPS = 16
 MAX_BURSTS_ON_DEVICE = 256
 MAX_BURST_BYTES = 1 << 30
@@ -70,7 +72,7 @@ class Schedule:
     warps : int
         Warps per producer, 1 to 16.
     source, destination : int
-        GPU indices; equal for the LOCAL control.
+        GPU indices; equal for the LOCAL control. Destination `HOST` is pinned host memory.
     start : {'isolated', 'free', 'timed'}
     flavour : str
         A key of `WARP_STORE_BYTES`.
@@ -173,8 +175,9 @@ def _check_header(s: Schedule) -> None:
         raise UsageError(f"unknown start rule '{s.start}'", f"use one of: {', '.join(START_RULES)}")
     if not 1 <= s.warps <= MAX_WARPS:
         raise UsageError(f"warps is {s.warps}, must be 1 to {MAX_WARPS}", "change 'warps'")
-    if s.source < 0 or s.destination < 0:
-        raise UsageError(f"source {s.source} and destination {s.destination} must not be negative", "GPU indices start at 0")
+    if s.source < 0 or s.destination < HOST:
+        hint = f"GPU indices start at 0; destination {HOST} is host memory"
+        raise UsageError(f"source {s.source} and destination {s.destination} must not be negative", hint)
     if isinstance(s.producers, int):
         if s.producers < 1:
             raise UsageError(f"producers is {s.producers}, must be at least 1", "give a count of SMs, or a list of smids")

@@ -73,6 +73,16 @@ class Topology:
         """Ordered pairs that can be measured."""
         return tuple((c.source, c.destination) for c in self.connections if c.usable)
 
+    def host_gpus(self) -> tuple[int, ...]:
+        """GPUs whose stores to pinned host memory can be measured: all that nothing refuses as a whole."""
+        return tuple(g.index for g in self.gpus if g.refusal is None)
+
+    def why_not_host(self) -> str:
+        """One line that says why no GPU can store to host memory."""
+        if self.unseen is not None or not self.gpus:
+            return self.why_not()
+        return "; ".join(f"GPU {g.index}: {g.refusal}" for g in self.gpus if g.refusal is not None)
+
     def why_not(self) -> str:
         """One line that says why no pair is usable."""
         if self.unseen is not None:

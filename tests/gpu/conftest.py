@@ -14,7 +14,7 @@ from xstage_bench.errors import XStageError
 @pytest.fixture(scope="session")
 def device() -> Iterator[CudaDevice]:
     try:
-        resolve_backend("cuda")
+        resolve_backend("cuda", "gpu")
     except XStageError as error:
         pytest.skip(f"no GPUs to measure: {error.message}")
     opened = CudaDevice()

@@ -19,6 +19,7 @@ VERBS: dict[str, str] = {
     "probes": "List the probes.",
     "plan": "Show what a run would measure and how long it would take.",
     "run": "Measure, and write a run folder.",
+    "scene": "Measure several schedules at the same time: fan-out, incast, both directions, and their company.",
     "visibility": "Measure when stores become visible at the peer, and what publishing costs.",
     "fit": "Fit the Burst-Gap model to a run folder; writes model.json.",
     "validate": "Judge the model on the held-out schedules; writes validation.json.",

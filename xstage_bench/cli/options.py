@@ -14,10 +14,12 @@ from xstage_bench.cli.output import Output
 from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from xstage_bench.device.backend import Peer
     from xstage_bench.plan import Options
 
 Verb = Callable[..., Any]
 FILE = click.Path(path_type=Path)
+_HOST = -1  # schedule.HOST; importing it would load numpy for --help
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -34,14 +36,18 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
 
 
 def ordered_pairs(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[tuple[int, int], ...] | None:
-    """Click callback: ordered pairs of GPU indices, ``0:1,1:0``; ``0>1`` is understood too (quote it from the shell)."""
+    """Click callback: ordered pairs of GPU indices, ``0:1,1:0``, or ``0:host``; ``0>1`` is understood too (quote it from the shell)."""
     if value is None:
         return None
     pairs = []
     for part in value.split(","):
         ends = part.strip().replace(">", ":").split(":")
-        if len(ends) != 2 or not all(end.isascii() and end.isdecimal() for end in ends):
-            raise click.BadParameter(f"'{part}' is not SOURCE:DESTINATION, for example 0:1", ctx, param)
+        if len(ends) == 2 and ends[1] == "host":
+            ends[1] = str(_HOST)
+        elif len(ends) != 2 or not ends[1].isdecimal() or not ends[1].isascii():
+            ends = [""]
+        if not (ends[0].isascii() and ends[0].isdecimal()):
+            raise click.BadParameter(f"'{part}' is not SOURCE:DESTINATION, for example 0:1 or 0:host", ctx, param)
         pairs.append((int(ends[0]), int(ends[1])))
     return tuple(dict.fromkeys(pairs))
 
@@ -59,9 +65,12 @@ def common(verb: Verb) -> Verb:
     return wrapped
 
 
+_PEER = "What is stored to: other GPUs, or pinned host memory over PCIe. auto: GPUs where a pair is usable, else host memory."
+
+
 def backend(verb: Verb) -> Verb:
     """Add ``--backend``."""
-    words = "auto, cuda, sim[:PRESET] or replay:WHERE. auto: GPUs where a pair can be measured, the simulator only where there is no GPU."
+    words = "auto, cuda, sim[:PRESET] or replay:WHERE. auto: the GPUs, the simulator only where there is none."
     return click.option("--backend", "spec", default="auto", show_default=True, metavar="BACKEND", help=words)(verb)
 
 
@@ -70,6 +79,7 @@ def measuring(verb: Verb) -> Verb:
     for option in reversed(
         [
             click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help="Only these ordered pairs: 0:1,1:0."),
+            click.option("--peer", type=click.Choice(["auto", "gpu", "host"]), default="auto", show_default=True, help=_PEER),
             click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated."),
             click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
             click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
@@ -91,6 +101,7 @@ def run_options(
     out: Output,
     *,
     spec: str,
+    peer: Peer,
     pairs: tuple[tuple[int, int], ...] | None,
     only: tuple[str, ...],
     budget: float | None,
@@ -107,9 +118,11 @@ def run_options(
     if schedule and (only or probe_path or pairs):
         raise UsageError("--schedule brings its own pairs and needs no probe", "leave out --only, --probe-path and --pairs")
     schedules = tuple(s for path in schedule for s in load_schedules(path))
-    choice = resolve_backend(spec)
+    choice = resolve_backend(spec, peer)
     if choice.simulated:
         out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
+    if choice.peer == "host":
+        out.note(f"HOST MEMORY over PCIe is the destination ({choice.reason})")
     if quick is None:
         quick = choice.simulated and spec == "auto"
     return Options(choice, pairs, only, quick, seed, budget, probe_path, schedules)

@@ -1,7 +1,8 @@
 """Which device a ``--backend`` means on this machine, and how to open it.
 
-The rule of `auto`: a usable pair of GPUs is measured; GPUs without a usable pair are refused with the reason, because dead links
-must not pass as a simulation; only a machine without any GPU is simulated, and that is said.
+The rule of `auto`: a usable pair of GPUs is measured; GPUs without a usable pair store to pinned host memory, and that and the reason are
+said; if that cannot be had either they are refused with the reason, because dead links must not pass as a simulation. Only a machine
+without any GPU is simulated, and that is said too.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Literal
 
 from xstage_bench.device import Device
 from xstage_bench.errors import UsageError, WaivedError
 from xstage_bench.topology import Topology, read_topology
 
 DEFAULT_PRESET = "h200-nv18-x2"
+Peer = Literal["auto", "gpu", "host"]
 _FORMS = "auto, cuda, sim, sim:PRESET or replay:WHERE"
 
 
@@ -22,16 +25,18 @@ _FORMS = "auto, cuda, sim, sim:PRESET or replay:WHERE"
 class BackendChoice:
     """A backend decided on: ``spec`` is ``cuda``, ``sim:PRESET`` or ``replay:WHERE``, never ``auto``; ``reason`` says why.
 
-    `simulated` is true also for the replay of a simulated run.
+    `simulated` is true also for the replay of a simulated run. `peer` is what is stored to: other GPUs, or pinned host memory.
     """
 
     spec: str
     reason: str
     simulated: bool
+    peer: Literal["gpu", "host"] = "gpu"
 
 
 def resolve_backend(
     spec: str,
+    peer: Peer = "auto",
     *,
     topology: Callable[[], Topology] = read_topology,
     has_cupy: Callable[[], bool] = lambda: find_spec("cupy") is not None,
@@ -42,6 +47,8 @@ def resolve_backend(
     ----------
     spec : str
         ``auto``, ``cuda``, ``sim``, ``sim:PRESET``, ``replay:WHERE``.
+    peer : {'auto', 'gpu', 'host'}
+        ``auto``: other GPUs where a pair is usable, else host memory.
     topology : callable
         Read only for ``auto`` and ``cuda``.
     has_cupy : callable
@@ -60,25 +67,40 @@ def resolve_backend(
     if kind == "sim":
         if colon and not rest:
             raise UsageError("--backend sim: names no preset", f"--backend sim, or sim:{DEFAULT_PRESET}")
-        return BackendChoice(f"sim:{rest or DEFAULT_PRESET}", "asked for", True)
+        return BackendChoice(f"sim:{rest or DEFAULT_PRESET}", "asked for", True, "host" if peer == "host" else "gpu")
     if kind == "replay":
         if not rest:
             raise UsageError("--backend replay needs a run folder", "--backend replay:FOLDER")
+        if peer != "auto":
+            raise UsageError("--peer and a replay: it has the destinations that were recorded", "leave out --peer")
         from xstage_bench.device.replay import find_run
 
         return BackendChoice(spec, "asked for", find_run(rest).manifest.simulated)
     if colon or kind not in ("auto", "cuda"):
         raise UsageError(f"unknown backend '{spec}'", f"use one of: {_FORMS}")
     node = topology()
-    pairs = node.usable_pairs()
-    if pairs:
+    found = _destination(node, kind, peer)
+    if found is not None:
         if not has_cupy():
-            raise WaivedError("GPUs are here but CuPy is not installed", "pip install 'xstage-bench[cuda13]' (drivers before 580: cuda12)")
-        return BackendChoice("cuda", "asked for" if kind == "cuda" else f"{len(pairs)} usable pairs of GPUs", False)
+            why = f"{found.reason}, but" if found.peer == "host" else "GPUs are here but"
+            raise WaivedError(f"{why} CuPy is not installed", "pip install 'xstage-bench[cuda13]' (drivers before 580: cuda12)")
+        return found
     if kind == "auto" and not node.gpus and node.unseen is None:
         return BackendChoice(f"sim:{DEFAULT_PRESET}", f"no GPU here: {'; '.join(node.notes) or 'NVML finds none'}", True)
     hint = "xstage topo shows the links; --backend sim runs a simulated node"
-    raise WaivedError(f"no pair of GPUs can be measured here: {node.why_not()}", hint)
+    what = "no GPU here can store to host memory" if peer == "host" else "no pair of GPUs can be measured here"
+    raise WaivedError(f"{what}: {node.why_not_host() if peer == 'host' else node.why_not()}", hint)
+
+
+def _destination(node: Topology, kind: str, peer: Peer) -> BackendChoice | None:
+    """What the GPUs of this node store to; None when there is nothing."""
+    pairs = node.usable_pairs()
+    if peer != "host" and pairs:
+        return BackendChoice("cuda", "asked for" if kind == "cuda" else f"{len(pairs)} usable pairs of GPUs", False)
+    if peer == "gpu" or not node.host_gpus():
+        return None
+    why = "asked for" if peer == "host" else f"no pair of GPUs can be measured here: {node.why_not()}; host memory is the destination"
+    return BackendChoice("cuda", why, False, "host")
 
 
 def open_device(choice: BackendChoice, *, seed: int = 0, process: int = 0) -> Device:
@@ -101,11 +123,11 @@ def open_device(choice: BackendChoice, *, seed: int = 0, process: int = 0) -> De
     if kind == "sim":
         from xstage_bench.device.sim import SimDevice
 
-        return SimDevice(rest, seed=seed, process=process)
+        return SimDevice(rest, seed=seed, process=process, peer=choice.peer)
     if kind == "replay":
         from xstage_bench.device.replay import ReplayDevice
 
         return ReplayDevice(rest, process=process)
     from xstage_bench.device.cuda.device import CudaDevice
 
-    return CudaDevice(process=process)
+    return CudaDevice(process=process, peer=choice.peer)

@@ -11,6 +11,7 @@ from typing import Any
 from xstage_bench.device import Node
 from xstage_bench.errors import DataError
 from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.schedule import HOST
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -92,7 +93,7 @@ def load_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_NAME
     manifest = read_json(path, Manifest, newest=SCHEMA_VERSION)
     indices = [gpu.index for gpu in manifest.node.gpus]
-    if not indices or any(not set(pair) <= set(indices) for pair in manifest.node.pairs):
+    if not indices or any(a not in indices or b not in (*indices, HOST) for a, b in manifest.node.pairs):
         raise DataError(f"{path}: 'node' names pairs of GPUs that it does not list", "this manifest is damaged: take it from a copy")
     return manifest
 

@@ -11,14 +11,16 @@ import multiprocessing
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from xstage_bench.device import Execution, Gpu, Node
 from xstage_bench.device.cuda import layout, visibility, worker
+from xstage_bench.device.cuda import scene as scene_layout
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.scene import Scene, SceneTrace
+from xstage_bench.schedule import HOST, Burst, Schedule
 from xstage_bench.topology import read_topology
 from xstage_bench.trace import Trace
 from xstage_bench.visibility import Sighting, Watch
@@ -34,12 +36,15 @@ class CudaDevice:
     ----------
     process : int
         Number of this process within the run; a new one has new allocations.
+    peer : {'gpu', 'host'}
+        What the pairs of `node` store to: other GPUs, or pinned host memory.
     """
 
     backend = "cuda"
 
-    def __init__(self, *, process: int = 0) -> None:
+    def __init__(self, *, process: int = 0, peer: Literal["gpu", "host"] = "gpu") -> None:
         self.process = process
+        self._peer = peer
         self._worker: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
         self._node: Node | None = None
@@ -66,6 +71,8 @@ class CudaDevice:
             }
             rates = [g.line_rate_gb_per_s for g in read_topology().gpus]
             line_rate = min((r for r in rates if r is not None), default=None)
+            if self._peer == "host":  # the links to other GPUs say nothing about this one
+                pairs, line_rate = tuple((g.index, HOST) for g in gpus), None
             self._node = Node(gpus, pairs, facts["timer_tick_ns"], line_rate, unusable or None)
         return self._node
 
@@ -114,6 +121,23 @@ class CudaDevice:
         finally:
             if flying:  # interrupted with launches under way: their replies would be taken for those of the next call
                 self._kill()
+
+    def measure_scene(self, scene: Scene, repetitions: int) -> list[SceneTrace]:
+        """Execute a scene on all of its GPUs at once, in one launch each; the first of the repetitions is marked ``warmup``.
+
+        Raises
+        ------
+        PairError
+            One of its pairs cannot be reached.
+        """
+        node = self.node()
+        for a, b in scene.pairs():
+            if (a, b) not in node.pairs and b != HOST:
+                raise PairError(f"pair {a}>{b} cannot be measured: {(node.unusable or {}).get(f'{a}>{b}', 'no such pair')}", "xstage topo")
+        packed = scene_layout.pack(scene, node, repetitions, self._next_tag(1))
+        self._send("scene", packed)
+        ends = scene.pairs()[0] if scene.pairs() else (scene.gpus()[0],) * 2
+        return scene_layout.unpack(packed, self._receive(*ends, packed.expected_s), node.timer_tick_ns)
 
     def _collect(self, flying: deque[layout.Batch], source: int, destination: int) -> list[Trace]:
         self._send("collect")

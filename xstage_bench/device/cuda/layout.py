@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device import Execution
 from xstage_bench.errors import UsageError
-from xstage_bench.schedule import MAX_BURSTS_ON_DEVICE, START_RULES, Schedule
+from xstage_bench.schedule import HOST, MAX_BURSTS_ON_DEVICE, START_RULES, Schedule
 from xstage_bench.trace import Status, Trace
 
 ITEM = np.dtype([(n, "<u4") for n in ("first_burst", "bursts", "warps", "start_rule", "producers", "set", "tag", "result")])
@@ -40,6 +40,7 @@ MAX_BATCH_S = 0.25  # a launch is short, so that little is lost with it and the 
 
 #: For batching and watchdogs only, never shown: far below any link we know, and the time from one item to the next.
 _SLOW_GB_PER_S = 100.0
+_SLOW_HOST_GB_PER_S = 8.0
 _ITEM_S = 30e-6
 
 
@@ -59,7 +60,7 @@ class Batch:
 def duration_s(schedule: Schedule, sm_clock_mhz: float) -> float:
     """Return an upper estimate of the time one execution takes on the device, read-back included."""
     injected = sum(b.bytes for b in schedule.bursts) * schedule.producer_count
-    seconds = 2 * injected / (_SLOW_GB_PER_S * 1e9) + _ITEM_S
+    seconds = 2 * injected / ((_SLOW_HOST_GB_PER_S if schedule.destination == HOST else _SLOW_GB_PER_S) * 1e9) + _ITEM_S
     if schedule.start == "free":
         seconds += sum(b.gap_cycles for b in schedule.bursts[1:]) / (sm_clock_mhz * 1e6)
     elif schedule.start == "timed":

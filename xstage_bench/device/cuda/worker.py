@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.host_memory import HostMemory
+from xstage_bench.device.cuda.scene_worker import SceneWorker
 from xstage_bench.device.cuda.visibility_worker import Visibility
+from xstage_bench.schedule import HOST
 
 _THREADS = 512
 _LEAD_NS = 3000  # from the last arrival at the barrier to the common start: enough for its release to reach every SM
@@ -41,6 +44,7 @@ def main(pipe: Connection) -> None:
         pipe.send(("error", f"{type(error).__name__}: {error}"))
         return
     handlers: dict[str, Callable[..., Any]] = {"verify": node.verify, "launch": node.launch, "collect": node.collect}
+    handlers["scene"] = SceneWorker().run
     handlers["visibility"] = Visibility().watch  # three kernels at once, with buffers of their own
     while True:
         try:
@@ -72,17 +76,36 @@ class _Node:
                     raise
         self._flights: list[tuple[_Source, int, int]] = []
         self._next_slot = 0
+        self._host: HostMemory | None = None
+
+    def _window(self, destination: int) -> int:
+        return self.host().address() if destination == HOST else self._gpus[destination].window()
+
+    def host(self) -> HostMemory:
+        """Pinned memory for stores over PCIe, allocated when first asked for."""
+        self._host = self._host or HostMemory(_WINDOW_BYTES)
+        return self._host
 
     def facts(self) -> dict[str, Any]:
         return {"gpus": [g.facts() for g in self._gpus], "pairs": self._peers, "timer_tick_ns": self._gpus[0].timer_tick_ns()}
 
     def verify(self, source: int, destination: int, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
+        if destination == HOST:
+            return self._verify_host(self._gpus[source], arrays, burst)
         return self._gpus[source].verify(self._gpus[destination], arrays, burst)
+
+    def _verify_host(self, gpu: _Source, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
+        """Poison host memory, store one burst into it, and let the CPU check every byte."""
+        self.host().poison(_POISON)
+        gpu.launch(0, self.host().address(), arrays, burst["stamps"], 1.0, False)
+        _, verdicts, _ = gpu.collect(0, burst["stamps"])
+        shape = {k: burst[k] for k in ("producers", "warps", "stores", "tag")}
+        return {"state": int(verdicts["state"][0]), **self.host().check(window_bytes=layout.WINDOW_BYTES, word=_POISON, **shape)}
 
     def launch(self, source: int, destination: int, arrays: dict[str, NDArray[Any]], stamps: int, longest_s: float, timeline: bool) -> None:
         gpu = self._gpus[source]
         slot, self._next_slot = self._next_slot, self._next_slot ^ 1
-        gpu.launch(slot, self._gpus[destination].window(), arrays, stamps, longest_s, timeline)
+        gpu.launch(slot, self._window(destination), arrays, stamps, longest_s, timeline)
         self._flights.append((gpu, slot, stamps))
 
     def collect(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint32] | None]:

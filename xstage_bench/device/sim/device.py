@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Literal
+
+import numpy as np
 
 from xstage_bench.device import Execution, Gpu, Node
 from xstage_bench.device.sim import burst_gap
@@ -12,15 +15,18 @@ from xstage_bench.device.sim.core import Conditions, Ideal, run
 from xstage_bench.device.sim.faults import Faults, raise_if_dropped, raise_if_error_due, raise_if_hanging
 from xstage_bench.device.sim.observe import observe, stream
 from xstage_bench.device.sim.presets import Preset, find_preset
+from xstage_bench.device.sim.scene import courses
 from xstage_bench.device.sim.timeline import store_times
 from xstage_bench.errors import PairError, UsageError
-from xstage_bench.schedule import Schedule
+from xstage_bench.scene import Scene, SceneTrace, seats
+from xstage_bench.schedule import HOST, Schedule
 from xstage_bench.trace import Trace
 
 _CHUNK = 384  # executions looked ahead: bounds memory, and a batch this wide already hides the cost of a numpy call
 _KEPT_BYTES = 100_000_000  # of solved courses: repetitions come in random order, and a solved schedule costs no second solution
 _WARMUP_CLOCK = 0.92  # clocks ramp from 1.82 to 1.98 GHz over the first milliseconds
 
+Peer = Literal["gpu", "host"]
 _Key = tuple[str, float]  # Schedule.key() and the factor on the SM clock
 
 
@@ -36,6 +42,8 @@ class SimDevice:
     process : int
         Which fresh process and allocation this stands for; part of the spread lies between processes.
     faults : Faults, optional
+    peer : {'gpu', 'host'}
+        What the pairs of `node` store to: other GPUs, or host memory.
 
     Raises
     ------
@@ -43,11 +51,14 @@ class SimDevice:
         Unknown preset, or a negative seed or process.
     """
 
-    def __init__(self, preset: str = "h200-nv18-x2", *, seed: int = 0, process: int = 0, faults: Faults | None = None) -> None:
+    def __init__(
+        self, preset: str = "h200-nv18-x2", *, seed: int = 0, process: int = 0, faults: Faults | None = None, peer: Peer = "gpu"
+    ) -> None:
         if seed < 0 or process < 0:
             raise UsageError(f"seed {seed} and process {process} must not be negative", "use 0 or more")
         self.truth = burst_gap.BurstGapTruth() if preset == burst_gap.NAME else None
         self._name = preset
+        self._peer = peer
         self._preset: Preset = find_preset(burst_gap.BASE if self.truth else preset)
         self._seed, self._process, self._faults = seed, process, faults or Faults()
         self._count = 0
@@ -72,6 +83,8 @@ class SimDevice:
         p, unusable = self._preset, self._faults.unusable or {}
         gpus = tuple(Gpu(i, p.gpu, tuple(range(p.sm_count)), p.sm_clock_mhz) for i in range(p.gpus))
         pairs = tuple((a, b) for a in range(p.gpus) for b in range(p.gpus) if a != b and (a, b) not in unusable)
+        if self._peer == "host":
+            return Node(gpus, tuple((g, HOST) for g in range(p.gpus)), p.timer_tick_ns)
         reasons = {f"{a}>{b}": reason for (a, b), reason in unusable.items()}
         return Node(gpus, pairs, p.timer_tick_ns, p.line_rate_gb_per_s, reasons or None)
 
@@ -110,12 +123,41 @@ class SimDevice:
                 self._count += 1
                 yield self._trace(execution, ideal, clock)
 
+    def measure_scene(self, scene: Scene, repetitions: int) -> list[SceneTrace]:
+        """Execute several schedules at once (`sim.scene`); the first repetition is marked ``warmup``.
+
+        Raises
+        ------
+        UsageError
+            The scene has company or tensor-core work, of which the simulator knows nothing, or SMs that the node lacks.
+        PairError
+            A pair that hangs or loses stores.
+        """
+        if scene.company or scene.gap_work != "idle" or self.truth is not None:
+            raise UsageError(f"{self.backend} knows nothing of company or of work in the gaps", "use --backend cuda, or a plain pattern")
+        seats(scene, self.node())
+        for source, destination in scene.pairs():
+            self.verify(source, destination)
+        p, condition = self._preset, self._condition
+        link = np.array([condition.link * self._faults.link_factor(s.source, s.destination) for s in scene.schedules])
+        ideals = courses(p, scene.schedules, link, condition.capacity, p.sm_clock_mhz)
+        found = []
+        for i in range(repetitions):
+            self._count += 1
+            traces = [
+                observe(p, s, ideal, stream(self._seed, self._process, "scene", self._count, j), 1.0)
+                for j, (s, ideal) in enumerate(zip(scene.schedules, ideals, strict=True))
+            ]
+            marked = tuple(replace(t, status="warmup") if i == 0 else t for t in traces)
+            found.append(SceneTrace(scene, marked, np.zeros((0, 64)), 0.0, np.zeros(len(scene.gpus())), np.zeros(len(traces))))
+        return found
+
     def close(self) -> None:
         """Forget the solved courses; may be called any number of times."""
         self._solved, self._solved_bytes = {}, 0
 
     def _check_pair(self, source: int, destination: int) -> None:
-        for gpu in (source, destination):
+        for gpu in (source, source if destination == HOST else destination):
             if not 0 <= gpu < self._preset.gpus:
                 raise UsageError(f"there is no GPU {gpu} on {self.backend}", f"its GPUs are 0 to {self._preset.gpus - 1}")
         reason = (self._faults.unusable or {}).get((source, destination))
@@ -124,6 +166,8 @@ class SimDevice:
 
     def _conditions(self, schedule: Schedule, clock: float) -> Conditions:
         link = self._condition.link * self._faults.link_factor(schedule.source, schedule.destination)
+        if schedule.destination == HOST:
+            link *= self._preset.host_gb_per_s / self._preset.link_gb_per_s
         return replace(self._condition, link=link, clock=clock)
 
     def _solve(self, wanted: list[tuple[Schedule, float]]) -> None:

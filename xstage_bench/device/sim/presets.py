@@ -88,6 +88,10 @@ class Preset:
         What the links' signalling allows, per direction.
     link_gb_per_s : float
         What all producers together drain at, 10^9 bytes per second.
+    host_gb_per_s : float
+        The same to pinned host memory over PCIe.
+    egress_gb_per_s, ingress_gb_per_s : float
+        In a scene: what one GPU's port sends to, and receives from, all others together.
     link_buffer_bytes : float
         What the shared buffer before the link holds: until it is full, SMs drain at their own rate.
     sm_bytes_per_cycle : float
@@ -117,6 +121,9 @@ class Preset:
     timer_tick_ns: float = 32.0
     line_rate_gb_per_s: float = 478.1
     link_gb_per_s: float = 371.3
+    host_gb_per_s: float = 50.0
+    egress_gb_per_s: float = 371.3
+    ingress_gb_per_s: float = 371.3
     link_buffer_bytes: float = 247500.0
     sm_bytes_per_cycle: float = 25.8
     capacity_alone_bytes: float = 19950.0

@@ -1,0 +1,93 @@
+"""``xstage scene``: several schedules at the same time, and the company they keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xstage_bench.cli.options import FILE, backend, common
+from xstage_bench.cli.output import STDOUT, Output, check_file, table
+
+if TYPE_CHECKING:
+    from xstage_bench.device import Node
+    from xstage_bench.scene import Scene
+
+PATTERNS = ("pair", "both_directions", "fan_out", "incast", "all_to_all", "ring")
+STUDIES = ("patterns", "directions", "pulls", "local", "gap_work", "producers_per_sm", "host")
+ERROR = 1
+
+
+@click.command("scene", short_help="Measure several schedules at once.")
+@backend
+@click.option("--pattern", "patterns", type=click.Choice(PATTERNS), multiple=True, help="Who stores to whom; repeatable.")
+@click.option("--study", "studies", type=click.Choice(STUDIES), multiple=True, help="A family of scenes (docs/company.md); repeatable.")
+@click.option("--source", type=click.IntRange(0), default=0, show_default=True, help="Of pair, both_directions, fan_out.")
+@click.option("--destination", type=click.IntRange(0), help="Of pair, both_directions (default 1), incast (default 0).")
+@click.option("--bytes", "size", type=click.IntRange(1), default=1 << 20, show_default=True, help="Per SM and burst.")
+@click.option("--bursts", type=click.IntRange(1, 128), default=1, show_default=True, help="Bursts of each schedule.")
+@click.option("--gap", type=click.IntRange(0), default=0, show_default=True, metavar="CYCLES", help="Between two bursts.")
+@click.option("--warps", type=click.IntRange(1, 16), default=4, show_default=True, help="Per SM.")
+@click.option("--repetitions", type=click.IntRange(1, 1000), default=24, show_default=True, help="Of each scene, over all processes.")
+@click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh processes.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the order.")
+@click.option("--out", "path", type=FILE, metavar="FILE", help="Write the document here, as JSON.")
+@common
+def command(out: Output, spec: str, path: Path | None, repetitions: int, processes: int, seed: int, **chosen: Any) -> int:
+    """Measure scenes: several schedules executed at the same time by several GPUs.
+
+    Without --pattern and --study every pattern is measured. Pairs that cannot be reached are left out and named with the reason.
+    """
+    from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.record.json_file import encode_json, write_json
+    from xstage_bench.scene_run import measure_scenes
+
+    check_file(path)
+    out.no_json_beside(path, "the document")
+    choice = resolve_backend(spec)
+    if choice.simulated:
+        out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
+    document = measure_scenes(
+        choice, lambda node: _scenes(node, **chosen), repetitions=repetitions, processes=processes, seed=seed, say=out.note
+    )
+    for kind in ("waived", "failed"):
+        for name, reason in document[kind].items():
+            out.note(f"xstage: pair {name} {kind}: {reason}")
+    if path == STDOUT:
+        out.raw(encode_json(document))
+    else:
+        if path is not None:
+            write_json(path, document)
+        out.result(document, _text(document))
+    return ERROR if document["failed"] else 0
+
+
+def _scenes(
+    node: Node, *, patterns: tuple[str, ...], studies: tuple[str, ...], source: int, destination: int | None,
+    size: int, bursts: int, gap: int, warps: int,
+) -> list[Scene]:  # fmt: skip
+    from xstage_bench import company
+    from xstage_bench import patterns as known
+    from xstage_bench.schedule import Burst
+
+    course = tuple(Burst(size, gap) for _ in range(bursts))
+    ends: dict[str, Any] = {"warps": warps, "source": source}
+    if destination is not None:
+        ends["destination"] = destination
+    scenes = [known.PATTERNS[name](node, course, **ends) for name in (patterns or (() if studies else PATTERNS))]
+    return scenes + [scene for name in studies for scene in company.STUDIES[name](node)]
+
+
+def _text(document: dict[str, Any]) -> str:
+    rows = []
+    for row in document["rows"]:
+        for s in row.get("schedules", []):
+            gap = s["gap_mean_cycles"].value
+            numbers = [s["gb_per_s"].value, s["issue_mean_cycles"].value, gap, s["drain_mean_cycles"].value]
+            rows.append([row["name"], f"{s['source']}>{s['destination']}", s["producers"], s["bytes"], *numbers, row["overlap"]])
+        for c in row.get("company", []):
+            rows.append([row["name"], f"{c['kind']} {c['gpu']}<{c['other']}", c["sms"], None, c["gb_per_s"].value, None, None, None, None])
+    head = ["scene", "what", "SMs", "bytes", "GB/s", "issue cycles", "gap cycles", "drain cycles", "overlap"]
+    kind = f"backend {document['backend']}" + (", SIMULATED" if document["simulated"] else "")
+    return f"{kind}\n\n{table(head, rows)}"

@@ -1,0 +1,121 @@
+"""Studies: families of scenes that answer one question each (docs/company.md, docs/places.md). A study is a function on a Node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from xstage_bench.device import Node
+from xstage_bench.patterns import PATTERNS, both_directions, pair
+from xstage_bench.scene import Companion, CompanyKind, GapWork, Scene
+from xstage_bench.schedule import HOST, Burst, Schedule
+
+WARPS = 4
+WORK: tuple[GapWork, ...] = ("idle", "mma")
+_TURN_BYTES = 4 * 512 * WARPS  # of one SM: bursts of scenes are multiples of it
+_LONG_BYTES = 1 << 20  # of one SM: lasts long beside any skew
+
+
+def patterns(node: Node) -> list[Scene]:
+    """Every pattern once, sustained."""
+    return [make(node, (Burst(_LONG_BYTES),), warps=WARPS) for make in PATTERNS.values() if len(node.gpus) > 1]
+
+
+def directions(node: Node) -> list[Scene]:
+    """Isolated bursts of growing size by all SMs: each direction alone, then both."""
+    scenes = []
+    for turns in (1, 2, 4, 6, 8, 12, 16, 32, 64, 128):
+        bursts = (Burst(turns * _TURN_BYTES),)
+        scenes += [pair(node, bursts), pair(node, bursts, source=1, destination=0), both_directions(node, bursts)]
+    return scenes
+
+
+def pulls(node: Node) -> list[Scene]:
+    """Pushes 0>1 of half the SMs, with pulls whose data leaves by the same port (by GPU 1), or enters by the pusher's (by GPU 0)."""
+    own, others = _halves(node, 0)
+    far = tuple(node.gpus[1].smids[::2])
+    push = Schedule((Burst(2 * _LONG_BYTES),), own, WARPS, 0, 1)
+    scenes = [Scene((push,), name="push alone")]
+    kinds: tuple[tuple[CompanyKind, int], ...] = (("pull", 8), ("pull.bulk", 1))
+    for kind, warps in kinds:
+        for count in (4, 8, 16, 66):
+            for gpu, smids, where in ((1, far, "same egress"), (0, others, "opposite")):
+                few = smids[:: max(1, len(smids) // count)][:count]
+                c = Companion(kind, gpu, 1 - gpu, few, warps)
+                name = f"{kind} by {len(few)} SMs of {gpu}, {where}"
+                scenes.append(Scene((), (c,), name=f"{name}, alone"))
+                scenes.append(Scene((push,), (c,), company_ns=1_000_000, name=name))
+    return scenes
+
+
+def local(node: Node) -> list[Scene]:
+    """Pushes 0>1 of half the SMs beside copies within the memory of the sender or the receiver, in HBM and in L2."""
+    own, others = _halves(node, 0)
+    push = Schedule((Burst(2 * _LONG_BYTES),), own, WARPS, 0, 1)
+    scenes = [Scene((push,), name="push alone")]
+    for where, gpu, smids in (("sender", 0, others), ("receiver", 1, node.gpus[1].smids)):
+        for what, footprint in (("HBM", 1 << 30), ("L2", 16 << 20)):
+            c = Companion("copy", gpu, gpu, smids, 16, footprint)
+            scenes.append(Scene((), (c,), name=f"copy in {what} of the {where}, alone"))
+            scenes.append(Scene((push,), (c,), company_ns=600_000, name=f"copy in {what} of the {where}"))
+    return scenes
+
+
+def gap_work(node: Node) -> list[Scene]:
+    """Periodic bursts of all SMs with gaps spent waiting, and spent on tensor-core work."""
+    scenes = []
+    for turns in (2, 4):
+        for gap in (1000, 4000, 8000, 16000, 24000, 40000):
+            base = pair(node, tuple(Burst(turns * _TURN_BYTES, gap) for _ in range(48)))
+            scenes += [replace(base, gap_work=work, name=f"{turns * 8} KiB, gap {gap}, {work}") for work in WORK]
+    return scenes
+
+
+def producers_per_sm(node: Node) -> list[Scene]:
+    """The same bytes and warps by one producer per SM, or by two and four that have their own gaps."""
+    k = node.gpus[0].sm_count
+    scenes = []
+    for gap in (2000, 20000, 40000):
+        for split in (1, 2, 4):
+            warps = 8 // split
+            bursts = tuple(Burst(64 * 1024 // split, gap) for _ in range(24))
+            schedules = tuple(Schedule(bursts, k, warps, 0, 1, "free") for _ in range(split))
+            scenes.append(Scene(schedules, name=f"{split} producer(s) per SM, gap {gap}"))
+    return scenes
+
+
+def host(node: Node) -> list[Scene]:
+    """Stores to pinned host memory: by one GPU, by all, and beside stores to a peer by the other half of the SMs."""
+    bursts = (Burst(_LONG_BYTES // 4),)
+    each = tuple(Schedule(bursts, g.sm_count, WARPS, g.index, HOST) for g in node.gpus)
+    scenes = [Scene((each[0],), name="host, one GPU")]
+    if len(node.gpus) > 1:
+        own, others = _halves(node, 0)
+        to_host, to_peer = (
+            Schedule((Burst(_LONG_BYTES // 2),), own, WARPS, 0, HOST),
+            Schedule((Burst(2 * _LONG_BYTES),), others, WARPS, 0, 1),
+        )
+        scenes += [
+            Scene(each, name="host, all GPUs"),
+            Scene((to_host,), name="host, half the SMs"),
+            Scene((to_peer,), name="peer, half the SMs"),
+            Scene((to_host, to_peer), name="host and peer at once"),
+        ]
+    return scenes
+
+
+STUDIES: dict[str, Callable[[Node], list[Scene]]] = {
+    "patterns": patterns,
+    "directions": directions,
+    "pulls": pulls,
+    "local": local,
+    "gap_work": gap_work,
+    "producers_per_sm": producers_per_sm,
+    "host": host,
+}
+
+
+def _halves(node: Node, gpu: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """One SM of each pair of neighbours, and the others."""
+    smids = node.gpus[gpu].smids
+    return tuple(smids[::2]), tuple(smids[1::2])
