@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections import deque
+from typing import get_args
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from xstage_bench.model.node.issue import free_cycles
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule import Burst, Schedule, StartRule
 
 SMS, STORE = 132, 512
 
@@ -37,7 +38,7 @@ def random_schedules(count: int, seed: int, *, most_stores: int = 512, calm: boo
     rng = np.random.default_rng(seed)
     out = []
     for _ in range(count):
-        start = ("isolated", "free", "timed")[rng.integers(3)]
+        start: StartRule = get_args(StartRule)[rng.integers(3)]
         producers, warps, bursts = int(rng.integers(1, SMS + 1)), int(rng.integers(1, 17)), int(rng.integers(2, 17))
         stores = np.maximum(np.exp(rng.uniform(0, np.log(24 if calm else most_stores), bursts)).astype(int) // warps, 1)
         gaps = np.exp(rng.uniform(np.log(100), np.log(100_000), bursts)).astype(int) + (100_000 if calm else 0)

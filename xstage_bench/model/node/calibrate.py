@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.node.data import CALIBRATION_PROBES, Measured, measured
+from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.model.node.targets import Targets, choose, residuals, targets
-
-if TYPE_CHECKING:
-    import pandas as pd
+from xstage_bench.model.node.targets import Targets, residuals, targets
 
 FloatArray = NDArray[np.float64]
-LIMIT = 320  # schedules in a fit: more change no parameter by more than its interval, and take longer
 _ROBUST = 0.05  # residuals beyond this weigh less (soft L1)
 _EVALUATIONS = 40
 _STEP = 0.02  # relative, of the finite differences: above the kinks of the event loop
@@ -49,49 +44,6 @@ class NodeFit:
     estimates: dict[str, Estimate]
     information: FloatArray
     schedules: tuple[str, ...]
-
-
-def calibrate_node(
-    samples: pd.DataFrame,
-    placement: Placement,
-    source: int,
-    destination: int,
-    *,
-    flavour: str = "st.v4",
-    limit: int = LIMIT,
-    seed: int = 0,
-    probes: Sequence[str] = CALIBRATION_PROBES,
-) -> NodeFit:
-    """Fit one ordered pair.
-
-    Parameters
-    ----------
-    samples : DataFrame
-        As in docs/file-format.md. Only valid rows of `probes` are used, never those of a held-out probe.
-    placement : Placement
-    source, destination : int
-    flavour : str
-    limit : int
-        Schedules in the fit, chosen by `seed` with a fixed share of each probe.
-    seed : int
-    probes : sequence of str
-
-    Returns
-    -------
-    NodeFit
-
-    Raises
-    ------
-    DataError
-        No such rows, or too few.
-    """
-    every = measured(samples, source, destination, probes, flavour)
-    if len(every.keys) < len(PARAMETERS):
-        raise DataError(
-            f"{len(every.keys)} schedules of the probes {', '.join(probes)} for {source}>{destination}",
-            "measure these probes: xstage profile",
-        )
-    return fit_measured(choose(every, limit, seed), placement)
 
 
 def fit_measured(data: Measured, placement: Placement, start: NodeModel | None = None, fixed: Sequence[str] = ()) -> NodeFit:

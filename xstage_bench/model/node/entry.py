@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.node.calibrate import LIMIT, fit_measured
+from xstage_bench.model.node.calibrate import fit_measured
 from xstage_bench.model.node.data import CALIBRATION_PROBES, measured
 from xstage_bench.model.node.infer import infer_placement
 from xstage_bench.model.node.intervals import Spread, learn_spread
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement, uniform
-from xstage_bench.model.node.targets import choose
+from xstage_bench.model.node.targets import LIMIT, choose
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ class NodeEntry:
     notes: list[str] = field(default_factory=list)
 
 
-def fit_pair(
+def calibrate_node(
     samples: pd.DataFrame,
     producers: pd.DataFrame,
     source: int,
@@ -129,12 +129,7 @@ def model_of(entry: NodeEntry) -> NodeModel:
     for name, spec in PARAMETERS.items():
         value = entry.used.get(name)
         if value is None or not spec.low <= value <= spec.high:
-            raise DataError(
-                f"{entry.pair}: node parameter {name} is {value}, must be {spec.low:g} to {spec.high:g}", "fit again: xstage fit"
-            )
-    return NodeModel(
-        **{name: float(entry.used[name]) for name in PARAMETERS},
-        placement=entry.placement,
-        sm_clock_mhz=entry.sm_clock_mhz,
-        issue=entry.issue,
-    )
+            wanted = f"{spec.low:g} to {spec.high:g}"
+            raise DataError(f"{entry.pair}: node parameter {name} is {value}, must be {wanted}", "fit again: xstage fit")
+    first = {name: float(entry.used[name]) for name in PARAMETERS}
+    return NodeModel(**first, placement=entry.placement, sm_clock_mhz=entry.sm_clock_mhz, issue=entry.issue)

@@ -14,6 +14,7 @@ from xstage_bench.schedule import Schedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+LIMIT = 320  # schedules in a fit: more change no parameter by more than its interval, and take longer
 SHARES = {"isolated": 0.5, "periodic": 0.25, "timed": 0.25}
 RUN, SCORE = 12, 9  # bursts of a schedule that a fit predicts and compares: what follows repeats, and the last ones need their successors
 
