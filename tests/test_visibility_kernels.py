@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_every_way_to_set_a_flag_lies_between_two_clock_reads(code: dict[str, li
     clocks = at(lines, CLOCK)
     after_burst = [i for i in clocks if i > at(lines, r"STG\.E\.128 ")[-1]]
     seen = set()
-    for first, last in zip(after_burst, after_burst[1:], strict=False):
+    for first, last in pairwise(after_burst):
         inside = lines[first + 1 : last]
         fences = [m.group(0) for line in inside if (m := re.search(FENCE, line))]
         flags = [line for line in inside if re.search(r"STG\.E\.STRONG|\bRED\.|REDG", line)]
