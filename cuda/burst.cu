@@ -3,13 +3,20 @@
 // One CTA per SM (the host asks for more than half of an SM's shared memory and launches cooperatively), so an SM is chosen by its
 // %smid and the others idle at the barrier. Between two items the stage is emptied on purpose (system fence, grid barrier);
 // between two bursts of an item it never is. Everything that a burst needs is in shared memory or registers before its first stamp.
-#include "flavours.cuh"
-#include "pattern.cuh"
+#include "completions.cuh"
+#include "issue.cuh"
+#include "readback.cuh"
 
 static constexpr u32 MAX_WARPS = 16;
+#if XSTAGE_IS_BULK
+static constexpr u32 MAX_BURSTS = 64;  // the rest of the shared memory is the source
+#else
 static constexpr u32 MAX_BURSTS = 256;
-static constexpr u32 TIMELINE_STORES = 128;
+#endif
 static constexpr u32 ISOLATED = 0, FREE = 1, TIMED = 2;
+#if XSTAGE_BY == XSTAGE_BY_SM
+static constexpr int ELSEWHERE = -2;  // in producer_of: the idle SM that executes a completion for others
+#endif
 static constexpr u32 DONE = 1, TIMED_OUT = 2;  // 0: never reached
 
 struct Item {  // mirrored by ITEM in xstage_bench/device/cuda/layout.py
@@ -19,27 +26,37 @@ struct Burst {  // mirrored by BURST
   u32 stores, gap_cycles, start_ns, first_group;
 };
 struct Stamp {  // mirrored by STAMP: SM clock after the segment's epoch, %globaltimer after its deadline
+  u32 start, end, end_ns, reusable, completed, drained;
+};
+struct Mark {  // what a warp keeps of a burst until the item ends
   u32 start, end, end_ns, drained;
 };
 struct Verdict {  // mirrored by VERDICT
-  u32 state, mismatches, offset, expected, found, pad;
+  u32 state, mismatches, offset, expected, found, elsewhere;
   u64 clock, timer_ns;
 };
 struct Control {  // mirrored by CONTROL; zeroed before each launch
   u32 arrived, released, abort, pad;
   u64 start_ns[2];
+  u32 flags[256];
 };
 
 struct Shared {
   Item item;
   Burst bursts[MAX_BURSTS];
-  Stamp stamps[MAX_BURSTS][MAX_WARPS];
+  Mark stamps[MAX_BURSTS][MAX_WARPS];
   u64 epoch, start_ns;
   int producer, run;
 #ifdef XSTAGE_TIMELINE
   u32 timeline[MAX_WARPS][TIMELINE_STORES];
 #endif
+#if XSTAGE_IS_BULK
+  u32 reusable[MAX_BURSTS][MAX_WARPS], completed[MAX_BURSTS][MAX_WARPS];
+#endif
 };
+#ifdef XSTAGE_SHARED_BYTES
+static_assert(sizeof(Shared) <= XSTAGE_SHARED_BYTES, "the host asks for less shared memory than this needs");
+#endif
 
 // All CTAs meet; the last one to arrive sets a deadline a little ahead, so that producers start together to one timer tick.
 static __device__ bool meet(Shared &s, Control *control, u32 round, u32 lead_ns, u64 timeout_ns) {
@@ -76,94 +93,10 @@ static __device__ __forceinline__ u32 since(u64 now, u64 zero) {
   return d > 0xffffffffull ? 0xffffffffu : (u32)d;
 }
 
-// The measured loop. Its unrolling is part of the instrument (docs/method.md): groups of four, then single stores.
-static __device__ __forceinline__ void issue(char *window, u32 groups, u32 first_group, u32 stores, Pattern p, u32 lane, u32 *timeline, u64 &start,
-                                             u64 &end) {
-  char *const last = window + (u64)groups * GROUP_BYTES + lane * 16;
-  char *const first = window + lane * 16;
-  char *to = first + (u64)(first_group % groups) * GROUP_BYTES;
-  u32 x = p.x + first_group * GROUP;
-  u32 whole = stores / GROUP, rest = stores % GROUP;
-#ifdef XSTAGE_TIMELINE
-  u32 at = 0;
-  start = sm_clock();
-#define XSTAGE_MARK() \
-  if (lane == 0 && at < TIMELINE_STORES) timeline[at] = (u32)(sm_clock() - start); \
-  ++at;
-#else
-  start = sm_clock();
-#define XSTAGE_MARK()
-#endif
-#pragma unroll 1
-  for (; whole; --whole) {
-#pragma unroll
-    for (u32 i = 0; i < GROUP; ++i) {
-      XSTAGE_FLAVOUR(to + i * WARP_STORE_BYTES, x + i, p.y, p.z, p.w);
-      XSTAGE_MARK()
-    }
-    x += GROUP;
-    to += GROUP_BYTES;
-    if (to == last) to = first;
-  }
-#pragma unroll 1
-  for (; rest; --rest) {
-    XSTAGE_FLAVOUR(to, x, p.y, p.z, p.w);
-    XSTAGE_MARK()
-    ++x;
-    to += WARP_STORE_BYTES;
-  }
-  end = sm_clock();
-}
-
-// Warp-stores, 0 to GROUP, that bursts [.., to) put into group g of a warp.
-static __device__ u32 stores_in_group(const Shared &s, u32 to, u32 g) {
-  u32 b = to - 1;
-  while (s.bursts[b].first_group > g || s.bursts[b].stores == 0) --b;
-  return min(GROUP, s.bursts[b].stores - (g - s.bursts[b].first_group) * GROUP);
-}
-
-// Read back over the link what this producer stored in bursts [from, to): each 512-byte slot must hold the last warp-store sent to
-// it. All warps of the CTA share the work, a group of loads in flight each, or a long burst would take longer to check than to store.
-static __device__ void read_back(const Shared &s, char *base, u32 window_bytes, u32 from, u32 to, Verdict *verdict) {
-  const u32 lane = threadIdx.x % 32, groups = groups_per_warp(window_bytes, s.item.warps);
-  const u32 begin = s.bursts[from].first_group, end = s.bursts[to - 1].first_group + (s.bursts[to - 1].stores + GROUP - 1) / GROUP;
-  const u32 occupied = min(end - begin, groups);
-  char *const window = base + (u64)s.producer * window_bytes;
-#pragma unroll 1
-  for (u32 t = threadIdx.x / 32; t < occupied * s.item.warps; t += blockDim.x / 32) {
-    const u32 warp = t / occupied, g = end - 1 - t % occupied;
-    const char *at = window + (u64)(warp * groups + g % groups) * GROUP_BYTES + lane * 16;
-    uint4 have[GROUP];
-#pragma unroll
-    for (u32 i = 0; i < GROUP; ++i)
-      asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(have[i].x), "=r"(have[i].y), "=r"(have[i].z), "=r"(have[i].w)
-                   : "l"(at + i * WARP_STORE_BYTES)
-                   : "memory");
-    const Pattern want = pattern_of(s.item.tag, s.producer, warp, lane);
-#pragma unroll
-    for (u32 i = 0; i < GROUP; ++i) {
-      u32 writer = g;  // a burst's last group may be partial: then the slot still holds a group one turn of the window earlier
-      while (writer >= begin && i >= stores_in_group(s, to, writer)) {
-        if (writer < begin + groups) goto unwritten;
-        writer -= groups;
-      }
-      if (have[i].x != want.x + writer * GROUP + i || have[i].y != want.y || have[i].z != want.z || have[i].w != want.w) {
-        if (atomicAdd(&verdict->mismatches, 1u) == 0) {
-          verdict->offset = (u32)(at + i * WARP_STORE_BYTES - base);
-          verdict->expected = want.x + writer * GROUP + i;
-          verdict->found = have[i].x;
-        }
-      }
-    unwritten:;
-    }
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(512, 1)
 xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short *producer_of, u32 sm_slots, char *destination, u32 window_bytes,
              Stamp *results, Verdict *verdicts, u32 *timelines, Control *control, u32 lead_ns, u64 timeout_ns) {
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(128) char memory[];
   Shared &s = *reinterpret_cast<Shared *>(memory);
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, smid = sm_id();
   u32 round = 0;
@@ -179,12 +112,25 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
     const u32 warps = s.item.warps, count = s.item.bursts, rule = s.item.start_rule;
     const bool storing = s.producer >= 0 && warp < warps;
     const u32 groups = groups_per_warp(window_bytes, warps);
-    char *const window = destination + (u64)(storing ? s.producer : 0) * window_bytes + (u64)warp * groups * GROUP_BYTES;
+#if XSTAGE_IS_BULK || XSTAGE_SEGMENTS
+    char *const window = destination + (u64)(storing ? s.producer : 0) * window_bytes;
+#else
+    char *const window = destination + (u64)(storing ? s.producer : 0) * window_bytes + (u64)warp * groups * GROUP_BYTES + XSTAGE_OFFSET;
+#endif
     const Pattern p = pattern_of(s.item.tag, s.producer, warp, lane);
+#if XSTAGE_IS_BULK
+    char *const source = memory + (sizeof(Shared) + 127) / 128 * 128 + warp * SOURCE_BYTES;  // as many warps as fit
+    if (storing) fill_source(source, s.item.tag, s.producer, warp, lane);
+    const u32 source_address = (u32)__cvta_generic_to_shared(source);
+#endif
 
     // An isolated burst is a segment of its own; otherwise all bursts of the item are one segment.
     const u32 step = rule == ISOLATED ? 1 : count;
     for (u32 from = 0; from < count; from += step) {
+#if XSTAGE_REDUCES
+      // The window of this producer was another SM's in the item before, which may still be reading it back.
+      if (meet(s, control, round++, 0, timeout_ns) && s.producer >= 0) zero_slots(s, destination, window_bytes, from, from + step);
+#endif
       if (!meet(s, control, round++, lead_ns, timeout_ns)) {
         if (threadIdx.x == 0) atomicMax(&verdicts[n].state, TIMED_OUT);
         return;
@@ -218,7 +164,13 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
 #else
           u32 *timeline = nullptr;
 #endif
+#if XSTAGE_IS_BULK
+          issue(window, window_bytes, warp, warps, burst.first_group, burst.stores, source_address, lane, timeline, start, end);
+#elif XSTAGE_SEGMENTS
+          issue(window, window_bytes, warp, warps, burst.first_group, burst.stores, p, lane, timeline, start, end);
+#else
           issue(window, groups, burst.first_group, burst.stores, p, lane, timeline, start, end);
+#endif
           const u64 end_ns = global_timer_ns();
           if (lane == 0) {
             s.stamps[b][warp].start = since(start, epoch);
@@ -227,18 +179,59 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
             s.stamps[b][warp].drained = 0;
           }
         }
+        const u32 at = from + step - 1;
+#if XSTAGE_IS_BULK
+        if (lane == 0) {
+          bulk_wait_read();
+          s.reusable[at][warp] = since(sm_clock(), epoch);
+          bulk_wait();
+          s.completed[at][warp] = since(sm_clock(), epoch);
+        }
+        __syncwarp();
+#endif
+#if XSTAGE_BY == XSTAGE_BY_WARP
+        hand_over((warps + 1) * 32);
+        hand_back((warps + 1) * 32);
+#elif XSTAGE_BY == XSTAGE_BY_SELF
+        complete(control->flags + smid % 256, lane);
+        if (lane == 0) s.stamps[at][warp].drained = since(sm_clock(), epoch);
+#endif
+#if XSTAGE_EMPTY_AFTER
         __threadfence_system();
-        if (lane == 0) s.stamps[from + step - 1][warp].drained = since(sm_clock(), epoch);
+#endif
       }
+#if XSTAGE_BY == XSTAGE_BY_WARP
+      if (s.producer >= 0 && warp == warps) {
+        hand_over((warps + 1) * 32);
+        complete(control->flags + smid % 256, lane);
+        if (lane == 0) s.stamps[from + step - 1][0].drained = since(sm_clock(), s.epoch);
+        hand_back((warps + 1) * 32);
+      }
+#elif XSTAGE_BY == XSTAGE_BY_SM
+      if (s.producer == ELSEWHERE && warp == 0) {
+        while (global_timer_ns() < s.start_ns + BY_SM_DELAY_NS) {
+        }
+        const u64 before = sm_clock();
+        complete(control->flags + smid % 256, lane);
+        if (lane == 0) atomicMax(&verdicts[n].elsewhere, since(sm_clock(), before));
+      }
+#endif
       __syncthreads();  // all storing warps have fenced and stamped
       if (s.producer >= 0) read_back(s, destination, window_bytes, from, from + step, verdicts + n);
     }
     __syncthreads();
     if (s.producer >= 0) {
       for (u32 b = threadIdx.x; b < count; b += blockDim.x) {
-        Stamp out = s.stamps[b][0];
+        const Mark own = s.stamps[b][0];
+        Stamp out = {own.start, own.end, own.end_ns, 0, 0, own.drained};
 #pragma unroll 1
-        for (u32 w = 1; w < warps; ++w) {
+        for (u32 w = 0; w < warps; ++w) {
+#if XSTAGE_IS_BULK
+          if (rule == ISOLATED || b + 1 == count) {
+            out.reusable = max(out.reusable, s.reusable[b][w]);
+            out.completed = max(out.completed, s.completed[b][w]);
+          }
+#endif
           out.start = min(out.start, s.stamps[b][w].start);
           out.end = max(out.end, s.stamps[b][w].end);
           out.end_ns = max(out.end_ns, s.stamps[b][w].end_ns);

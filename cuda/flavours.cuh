@@ -1,5 +1,7 @@
-// One warp-store of each flavour. XSTAGE_FLAVOUR names the one that burst.cu is compiled for; a new flavour is one function here
-// and one entry in xstage_bench/schedule.py.
+// One operation of each flavour. The macros name the one that burst.cu is compiled for (xstage_bench/device/cuda/variant.py sets them);
+// a new flavour is one function here, or in a file of the user's own, and one entry in xstage_bench/flavour.py.
+//
+// volatile and the memory clobber keep the operations between the clock reads and in program order; the SASS test proves that they are.
 #pragma once
 
 #include "stamps.cuh"
@@ -7,9 +9,85 @@
 #ifndef XSTAGE_FLAVOUR
 #define XSTAGE_FLAVOUR st_v4
 #endif
+#ifndef XSTAGE_KIND
+#define XSTAGE_KIND 0
+#endif
+#ifndef XSTAGE_BYTES  // of a lane, or of a bulk copy
+#define XSTAGE_BYTES 16
+#endif
 
-// st.v4: st.global.v4, 16 bytes per lane, 512 bytes per warp-store. volatile and the memory clobber keep the stores between the clock
-// reads and in program order; the SASS test proves that they are.
-static __device__ __forceinline__ void st_v4(char *address, u32 x, u32 y, u32 z, u32 w) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+#define XSTAGE_STORE 0
+#define XSTAGE_REDUCE 1
+#define XSTAGE_BULK 2
+#define XSTAGE_BULK_REDUCE 3
+#define XSTAGE_IS_BULK (XSTAGE_KIND >= XSTAGE_BULK)
+#define XSTAGE_REDUCES (XSTAGE_KIND == XSTAGE_REDUCE || XSTAGE_KIND == XSTAGE_BULK_REDUCE)
+
+#ifdef XSTAGE_OWN_FLAVOUR
+#include "xstage_own_flavour.cuh"
+#endif
+
+#define XSTAGE_DEFINE_ST_V4(name, instruction) \
+  static __device__ __forceinline__ void name(char *address, u32 x, u32 y, u32 z, u32 w) { \
+    asm volatile(instruction " [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory"); \
+  }
+
+// 16 bytes per lane, 512 bytes per warp-store.
+XSTAGE_DEFINE_ST_V4(st_v4, "st.global.v4.b32")
+XSTAGE_DEFINE_ST_V4(st_v4_cs, "st.global.cs.v4.b32")
+XSTAGE_DEFINE_ST_V4(st_v4_cg, "st.global.cg.v4.b32")
+XSTAGE_DEFINE_ST_V4(st_v4_wt, "st.global.wt.v4.b32")
+XSTAGE_DEFINE_ST_V4(st_v4_relaxed_sys, "st.relaxed.sys.global.v4.b32")
+XSTAGE_DEFINE_ST_V4(st_v4_release_sys, "st.release.sys.global.v4.b32")
+XSTAGE_DEFINE_ST_V4(st_v4_volatile, "st.volatile.global.v4.b32")
+
+static __device__ __forceinline__ void st_v2(char *address, u32 x, u32 y, u32, u32) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(x), "r"(y) : "memory");
 }
+
+static __device__ __forceinline__ void st_b32(char *address, u32 x, u32, u32, u32) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(x) : "memory");
+}
+
+// Reductions at system scope: to a peer's memory nothing narrower means anything. All words of a lane's vector are x.
+static __device__ __forceinline__ void red_f32(char *address, u32 x, u32, u32, u32) {
+  asm volatile("red.relaxed.sys.global.add.f32 [%0], %1;" ::"l"(address), "f"(__uint_as_float(x)) : "memory");
+}
+
+#if __CUDA_ARCH__ >= 900
+static __device__ __forceinline__ void red_v4_f32(char *address, u32 x, u32, u32, u32) {
+  const float f = __uint_as_float(x);
+  asm volatile("red.relaxed.sys.global.add.v4.f32 [%0], {%1, %1, %1, %1};" ::"l"(address), "f"(f) : "memory");
+}
+
+static __device__ __forceinline__ void red_bf16x2(char *address, u32 x, u32, u32, u32) {
+  asm volatile("red.relaxed.sys.global.add.noftz.bf16x2 [%0], %1;" ::"l"(address), "r"(x) : "memory");
+}
+
+static __device__ __forceinline__ void red_v4_bf16x2(char *address, u32 x, u32, u32, u32) {
+  asm volatile("red.relaxed.sys.global.add.noftz.v4.bf16x2 [%0], {%1, %1, %1, %1};" ::"l"(address), "r"(x) : "memory");
+}
+
+// Bulk copies out of shared memory: started by one lane, carried out by the SM's copy engine; each is a bulk group of its own.
+static __device__ __forceinline__ void bulk_store(char *address, u32 source) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(address), "r"(source), "n"(XSTAGE_BYTES) : "memory");
+}
+
+static __device__ __forceinline__ void bulk_reduce_f32(char *address, u32 source) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(address), "r"(source), "n"(XSTAGE_BYTES)
+               : "memory");
+}
+
+static __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+static __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }  // source reusable
+static __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }            // writes made, to this thread
+// Shared memory written by ordinary stores is read by the copy engine only after this.
+static __device__ __forceinline__ void bulk_source_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#endif
+
+#if __CUDA_ARCH__ >= 1000
+// 32 bytes per lane, 1024 per warp-store.
+static __device__ __forceinline__ void st_v8(char *address, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.global.v8.b32 [%0], {%1, %2, %3, %4, %1, %2, %3, %4};" ::"l"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+#endif

@@ -1,17 +1,26 @@
 // Runs on the destination GPU, over its own memory: read-back over the link (burst.cu) would not see stores that the same wrong
 // mapping takes elsewhere and back.
-#include "pattern.cuh"
-
-struct Finding {  // mirrored by FINDING in xstage_bench/device/cuda/layout.py
-  u64 mismatches, offset;
-  u32 expected, found;
-};
+#include "readback.cuh"
 
 extern "C" __global__ void xstage_poison(uint4 *memory, u64 count, u32 word) {
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) memory[i] = make_uint4(word, word, word, word);
 }
 
-// After one isolated burst of `stores` warp-stores per warp by `producers` x `warps`: every byte of the buffer is either the pattern or still poison.
+// After xstage_consume of the burst's variant has given every word that it found `word` back: nothing else may have been touched.
+extern "C" __global__ void xstage_untouched(const uint4 *memory, u64 count, u32 word, Finding *finding) {
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
+    const uint4 have = memory[i];
+    if (have.x != word || have.y != word || have.z != word || have.w != word) {
+      if (atomicAdd(&finding->mismatches, 1ull) == 0) {
+        finding->offset = i * 16;
+        finding->expected = word;
+        finding->found = have.x != word ? have.x : have.y != word ? have.y : have.z != word ? have.z : have.w;
+      }
+    }
+  }
+}
+
+// Plain stores only, in one pass. After one isolated burst of `stores` warp-stores per warp by `producers` x `warps`: every byte of the buffer is either the pattern or still poison.
 extern "C" __global__ void xstage_check(const uint4 *memory, u64 count, u32 window_bytes, u32 producers, u32 warps, u32 stores, u32 tag, u32 word,
                                         Finding *finding) {
   const u32 groups = groups_per_warp(window_bytes, warps);

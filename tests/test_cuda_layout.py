@@ -48,7 +48,8 @@ def emulate(batch: layout.Batch) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
                 burst = batch.bursts[item["first_burst"] + b]
                 begin = 1000 * b + smid
                 where = item["result"] + b * item["producers"] + producer
-                stamps[where] = (begin, begin + burst["stores"] + i, begin + 500, begin + burst["stores"] + i + 77)
+                end = begin + burst["stores"] + i
+                stamps[where] = (begin, end, begin + 500, end + 33, end + 55, end + 77)
     return stamps, verdicts
 
 
@@ -88,7 +89,7 @@ def test_tags_differ_and_bursts_start_on_their_own_group(wanted: list[Schedule],
     for batch in batches:
         for item in batch.items:
             own = batch.bursts[item["first_burst"] : item["first_burst"] + item["bursts"]]
-            ends = own["first_group"] + -(-own["stores"].astype(int) // layout.GROUP)
+            ends = own["first_group"] + -(-own["stores"].astype(int) // 4)
             assert own["first_group"][0] == 0
             np.testing.assert_array_equal(own["first_group"][1:], ends[:-1])
 

@@ -53,7 +53,8 @@ def _repetitions(item: PlannedSchedule, process: int) -> list[Job]:
 
 
 def chunks(jobs: list[Job], plan: Plan, pair: tuple[int, int]) -> Iterator[list[Job]]:
-    """Warm-up, then chunks of one destination each (a launch has one), with the sentinel among the remote ones.
+    """Warm-up, then chunks of one destination and one variant of the instrument each (a launch has one), with the sentinel among the
+    remote ones of plain stores: a sweep of many flavours is random within a chunk's worth of executions, and grouped inside it.
 
     The first burst after the host has let a GPU idle is several times slower than any other, so every chunk starts with one execution that
     is marked as warm-up: kept in the raw data, out of every fit.
@@ -69,13 +70,19 @@ def chunks(jobs: list[Job], plan: Plan, pair: tuple[int, int]) -> Iterator[list[
     yield [own("warmup", pair[1]) for _ in range(WARMUP)]
     for at in range(0, len(jobs), CHUNK):
         part = jobs[at : at + CHUNK]
-        for destination in dict.fromkeys(j.execution.schedule.destination for j in part):
+        for target in dict.fromkeys(_target(j) for j in part):
+            destination = target[0]
             chunk = [own("warmup", destination)]
-            for i, job in enumerate(j for j in part if j.execution.schedule.destination == destination):
+            for i, job in enumerate(j for j in part if _target(j) == target):
                 if destination == pair[1] and i % SENTINEL_EVERY == 0:
                     chunk.append(own("sentinel", destination))
                 chunk.append(job)
             yield chunk
+
+
+def _target(job: Job) -> tuple[int, str, str, str]:
+    s = job.execution.schedule
+    return s.destination, s.flavour, s.layout, s.completion
 
 
 def recorded_chunks(device: ReplayDevice, plan: Plan, pair: tuple[int, int], only: tuple[str, ...]) -> Iterator[list[Job]]:

@@ -90,12 +90,16 @@ class PlannedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All schedules of a run, by ordered pair. A LOCAL control belongs to the first pair that has its source."""
+    """All schedules of a run, by ordered pair. A LOCAL control belongs to the first pair that has its source.
+
+    `notes` say what was left out because the device does not know it.
+    """
 
     node: Node
     pairs: dict[tuple[int, int], tuple[PlannedSchedule, ...]]
     processes: int
     backend_kind: str
+    notes: tuple[str, ...] = ()
 
     def executions(self, items: tuple[PlannedSchedule, ...]) -> int:
         """Count the executions of `items` in all processes; a time line is executed once."""
@@ -143,17 +147,19 @@ def make_plan(node: Node, options: Options) -> Plan:
             raise UsageError(f"pair {pair[0]}>{pair[1]} cannot be measured: {reason}", f"usable pairs: {known or 'none'}")
     repetitions = options.repetitions or (QUICK_REPETITIONS if options.quick else REPETITIONS)
     per_process = max(1, -(-repetitions // options.processes))
+    notes: tuple[str, ...] = ()
     if options.schedules:
         by_pair = _own_schedules(options.schedules, per_process)
     else:
         probes = chosen_probes(options)
         seen: set[str] = set()
         by_pair = {pair: _pair_items(probes, node, pair, options, per_process, seen) for pair in pairs}
+        by_pair, notes = _executable(node, by_pair)
     by_pair = {pair: _numbered(items, options.processes) for pair, items in by_pair.items()}
     for items in by_pair.values():
         for item in items:
             _check(node, item.schedule)
-    return Plan(node, by_pair, options.processes, options.backend.spec.partition(":")[0])
+    return Plan(node, by_pair, options.processes, options.backend.spec.partition(":")[0], notes)
 
 
 def plan_for(device: Device, options: Options) -> Plan:
@@ -186,7 +192,7 @@ def chosen_probes(options: Options) -> list[Probe]:
     for name in options.only:
         if name not in probes:
             raise UsageError(f"unknown probe '{name}'", f"use one of: {', '.join(probes)}")
-    return [p for p in probes.values() if not options.only or p.name in options.only]
+    return [p for p in probes.values() if (p.name in options.only if options.only else p.by_default)]
 
 
 def _pair_items(
@@ -216,6 +222,16 @@ def _numbered(items: tuple[PlannedSchedule, ...], processes: int) -> tuple[Plann
     return tuple(out)
 
 
+_Items = dict[tuple[int, int], tuple[PlannedSchedule, ...]]
+
+
+def _executable(node: Node, by_pair: _Items) -> tuple[_Items, tuple[str, ...]]:
+    """Leave out what the device does not know, and say what that was."""
+    unknown = Counter(why for items in by_pair.values() for i in items if (why := node.cannot(i.schedule)) is not None)
+    notes = tuple(f"left out: {count} schedules with {why}, which this device does not know" for why, count in unknown.items())
+    return {pair: tuple(i for i in items if node.cannot(i.schedule) is None) for pair, items in by_pair.items()}, notes
+
+
 def _own_schedules(schedules: tuple[Schedule, ...], per_process: int) -> dict[tuple[int, int], tuple[PlannedSchedule, ...]]:
     probe = Probe("schedule", "schedules of the user's own", lambda sweep: [], keep_producers=True)
     by_pair: dict[tuple[int, int], list[PlannedSchedule]] = {}
@@ -225,6 +241,9 @@ def _own_schedules(schedules: tuple[Schedule, ...], per_process: int) -> dict[tu
 
 
 def _check(node: Node, schedule: Schedule) -> None:
+    unknown = node.cannot(schedule)
+    if unknown is not None:
+        raise UsageError(f"this device does not know {unknown}", "real GPUs know all that their architecture has: --backend cuda")
     for index in (schedule.source, schedule.destination):
         if index >= len(node.gpus):
             raise UsageError(f"GPU {index} asked for, but there are {len(node.gpus)}", "GPU indices start at 0")

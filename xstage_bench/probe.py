@@ -71,6 +71,8 @@ class Probe:
         Repetitions, as a fraction of the run's; sweeps of many bursts need fewer.
     exemplars : callable, optional
         ``Sweep -> list of Schedule`` to be recorded once with per-store stamps.
+    by_default : bool
+        Part of a run that asks for no probe by name.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Probe:
     keep_producers: bool = False
     effort: float = 1.0
     exemplars: Callable[[Sweep], list[Schedule]] | None = None
+    by_default: bool = True
 
 
 def load_probes(extra_dirs: Sequence[Path] = ()) -> dict[str, Probe]:

@@ -94,7 +94,7 @@ def record_run(
             environment_before=before,
             seed=options.seed,
             options=options.facts(),
-            notes=[f"backend {device.backend}: {options.backend.reason}"] if options.backend.reason else [],
+            notes=[*([f"backend {device.backend}: {options.backend.reason}"] if options.backend.reason else []), *plan.notes],
         )
         folder = new_run_folder(out)
         with RunWriter(folder, manifest, resume=resume) as writer:

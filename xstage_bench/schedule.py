@@ -1,7 +1,7 @@
 """A Schedule says who injects what and when. It is the one input of every device, of `predict` and of the fused kernels.
 
 A *producer* is one SM; it injects each burst with `warps` warps that issue the same number of *warp-stores* (one store
-instruction executed by 32 lanes). A burst's size is given per producer, so a burst of K producers injects V = K * bytes.
+instruction executed by 32 lanes, or one bulk copy). A burst's size is given per producer, so a burst of K producers injects V = K * bytes.
 
 Three start rules:
 
@@ -23,15 +23,16 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.completion import DEFAULT as DEFAULT_COMPLETION
+from xstage_bench.completion import completion_of
 from xstage_bench.errors import UsageError
+from xstage_bench.flavour import FLAVOURS
+from xstage_bench.flavour import WARP_STORE_BYTES as WARP_STORE_BYTES
+from xstage_bench.layouts import LAYOUTS as LAYOUTS
 
 StartRule = Literal["isolated", "free", "timed"]
 START_RULES: tuple[str, ...] = get_args(StartRule)
 
-#: Bytes of one warp-store of each flavour: 32 lanes times the bytes per lane. A new flavour is one entry here and one inline
-#: function in ``cuda/flavours.cuh``.
-WARP_STORE_BYTES: dict[str, int] = {"st.v4": 512}
-LAYOUTS: tuple[str, ...] = ("contiguous",)
 #: As a destination: pinned host memory over PCIe instead of a GPU.
 HOST = -1
 MAX_WARPS = 16
@@ -46,7 +47,7 @@ class Burst:
     Parameters
     ----------
     bytes : int
-        Bytes injected by each producer; a multiple of ``warps * WARP_STORE_BYTES[flavour]``. Zero is an empty burst, which
+        Bytes injected by each producer; a multiple of ``warps * warp_store_bytes``. Zero is an empty burst, which
         measures the instrument itself.
     gap_cycles : int, optional
         ``free`` only: SM cycles between the end of the producer's previous burst and this one. Ignored for the first.
@@ -75,8 +76,11 @@ class Schedule:
         GPU indices; equal for the LOCAL control. Destination `HOST` is pinned host memory.
     start : {'isolated', 'free', 'timed'}
     flavour : str
-        A key of `WARP_STORE_BYTES`.
+        A name of `flavour.FLAVOURS`.
     layout : str
+        A name of `layouts.LAYOUTS`.
+    completion : str
+        What is executed after the last burst of a segment, and by whom (`completion.completion_of`).
 
     Raises
     ------
@@ -92,6 +96,7 @@ class Schedule:
     start: StartRule = "isolated"
     flavour: str = "st.v4"
     layout: str = "contiguous"
+    completion: str = DEFAULT_COMPLETION
 
     def __post_init__(self) -> None:
         _check_header(self)
@@ -114,8 +119,8 @@ class Schedule:
 
     @property
     def warp_store_bytes(self) -> int:
-        """Bytes of one warp-store."""
-        return WARP_STORE_BYTES[self.flavour]
+        """Bytes that one warp-store writes."""
+        return LAYOUTS[self.layout].warp_store_bytes(FLAVOURS[self.flavour])
 
     def stores_per_warp(self) -> NDArray[np.int64]:
         """Warp-stores that each warp issues in each burst; shape (bursts,)."""
@@ -163,18 +168,28 @@ class Schedule:
         )
         where = f"{self.source}>{self.destination}|{self.flavour}|{self.layout}|{self.start}"
         head = f"{where}|{self.producer_set}|{self.producer_count}|{self.warps}"
+        if self.completion != DEFAULT_COMPLETION:  # keys are older than completions
+            head += f"|{self.completion}"
         return hashlib.blake2b(f"{head}|{bursts}".encode(), digest_size=8).hexdigest()
 
 
 def _check_header(s: Schedule) -> None:
-    if s.flavour not in WARP_STORE_BYTES:
-        raise UsageError(f"unknown flavour '{s.flavour}'", f"use one of: {', '.join(WARP_STORE_BYTES)}")
+    if s.flavour not in FLAVOURS:
+        raise UsageError(f"unknown flavour '{s.flavour}'", f"use one of: {', '.join(FLAVOURS)}")
     if s.layout not in LAYOUTS:
         raise UsageError(f"unknown layout '{s.layout}'", f"use one of: {', '.join(LAYOUTS)}")
+    if not LAYOUTS[s.layout].takes(FLAVOURS[s.flavour]):
+        fitting = ", ".join(name for name, layout in LAYOUTS.items() if layout.takes(FLAVOURS[s.flavour]))
+        raise UsageError(f"layout '{s.layout}' cannot be had with flavour '{s.flavour}'", f"use one of: {fitting}")
+    by = completion_of(s.completion).who
     if s.start not in START_RULES:
         raise UsageError(f"unknown start rule '{s.start}'", f"use one of: {', '.join(START_RULES)}")
     if not 1 <= s.warps <= MAX_WARPS:
         raise UsageError(f"warps is {s.warps}, must be 1 to {MAX_WARPS}", "change 'warps'")
+    if LAYOUTS[s.layout].segments != "none" and s.warps & (s.warps - 1):
+        raise UsageError(f"warps is {s.warps}; layout '{s.layout}' takes a power of two", "use 1, 2, 4, 8 or 16 warps")
+    if by == "warp" and s.warps == MAX_WARPS:
+        raise UsageError(f"completion '{s.completion}' needs a warp that does not store", f"use at most {MAX_WARPS - 1} warps")
     if s.source < 0 or s.destination < HOST:
         hint = f"GPU indices start at 0; destination {HOST} is host memory"
         raise UsageError(f"source {s.source} and destination {s.destination} must not be negative", hint)
@@ -188,7 +203,7 @@ def _check_header(s: Schedule) -> None:
 def _check_bursts(s: Schedule) -> None:
     if not s.bursts:
         raise UsageError("a schedule needs at least one burst", "add a burst with its bytes")
-    unit = s.warps * WARP_STORE_BYTES[s.flavour]
+    unit = s.warps * s.warp_store_bytes
     previous = 0
     for i, b in enumerate(s.bursts):
         if not 0 <= b.bytes <= MAX_BURST_BYTES:

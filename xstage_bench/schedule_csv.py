@@ -9,17 +9,21 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, cast
 
+from xstage_bench.completion import DEFAULT as DEFAULT_COMPLETION
 from xstage_bench.errors import DataError, XStageError
 from xstage_bench.schedule import Burst, Schedule, StartRule
 
 #: Columns of a whole schedule: the same in all its rows, or empty after its first.
-HEAD_COLUMNS = ("source", "destination", "producers", "warps", "flavour", "layout", "start")
+HEAD_COLUMNS = ("source", "destination", "producers", "warps", "flavour", "layout", "start", "completion")
 BURST_COLUMNS = ("bytes", "gap_cycles", "start_ns")
 COLUMNS = ("schedule", *HEAD_COLUMNS, *BURST_COLUMNS)
 REQUIRED = ("producers", "bytes")
 
 _KNOWN_HEADS = 65536
-_DEFAULTS = {"source": "0", "destination": "1", "warps": "1", "flavour": "st.v4", "layout": "contiguous", "start": "isolated"}
+_DEFAULTS = {
+    **{"source": "0", "destination": "1", "warps": "1", "flavour": "st.v4", "layout": "contiguous"},
+    **{"start": "isolated", "completion": DEFAULT_COMPLETION},
+}
 
 
 class _Group:
@@ -176,11 +180,12 @@ def _schedule(group: _Group) -> Schedule:
 
 
 @lru_cache(maxsize=4096)
-def _head(cells: tuple[str, ...]) -> tuple[int | tuple[int, ...], int, int, int, StartRule, str, str]:
+def _head(cells: tuple[str, ...]) -> tuple[int | tuple[int, ...], int, int, int, StartRule, str, str, str]:
     """Return the head cells as the fields of `Schedule` after its bursts, in their order."""
     cell = {name: text or _DEFAULTS.get(name, "") for name, text in zip(HEAD_COLUMNS, cells, strict=True)}
     warps, source, destination = (_head_number(cell[name], name) for name in ("warps", "source", "destination"))
-    return _producers(cell["producers"]), warps, source, destination, cast("StartRule", cell["start"]), cell["flavour"], cell["layout"]
+    how = (cast("StartRule", cell["start"]), cell["flavour"], cell["layout"], cell["completion"])
+    return _producers(cell["producers"]), warps, source, destination, *how
 
 
 def _first_bad(build: Callable[[tuple[Burst, ...]], Schedule], bursts: list[Burst]) -> int:

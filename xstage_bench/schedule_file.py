@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from xstage_bench.completion import DEFAULT as DEFAULT_COMPLETION
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.record.atomic import write_bytes
 from xstage_bench.record.json_file import check_version, encode_json, read_bytes
@@ -43,6 +44,7 @@ class ScheduleEntry(msgspec.Struct, forbid_unknown_fields=True):
     start: StartRule = "isolated"
     flavour: str = "st.v4"
     layout: str = "contiguous"
+    completion: str = DEFAULT_COMPLETION
     id: str | None = None
 
 
@@ -166,7 +168,8 @@ def _schedule(entry: ScheduleEntry, where: str) -> Schedule:
     producers = tuple(entry.producers) if isinstance(entry.producers, list) else entry.producers
     bursts = tuple(Burst(b.bytes, b.gap_cycles, b.start_ns) for b in entry.bursts)
     try:
-        return Schedule(bursts, producers, entry.warps, entry.source, entry.destination, entry.start, entry.flavour, entry.layout)
+        where_to = (entry.source, entry.destination)
+        return Schedule(bursts, producers, entry.warps, *where_to, entry.start, entry.flavour, entry.layout, entry.completion)
     except XStageError as error:
         name = f" ('{entry.id}')" if entry.id else ""
         raise DataError(f"{where}{name}: {error.message}".removeprefix(": "), error.hint) from error
@@ -183,6 +186,7 @@ def _to_json(schedules: Sequence[Schedule]) -> bytes:
             start=s.start,
             flavour=s.flavour,
             layout=s.layout,
+            completion=s.completion,
             id=s.key(),
         )
         for s in schedules
@@ -197,6 +201,6 @@ def _to_csv(schedules: Sequence[Schedule]) -> bytes:
     for number, s in enumerate(schedules):
         producers = s.producers if isinstance(s.producers, int) else "smid:" + " ".join(map(str, s.producers))
         # The number keeps two schedules apart that do the same and so have one key.
-        head = (f"{number}-{s.key()}", s.source, s.destination, producers, s.warps, s.flavour, s.layout, s.start)
+        head = (f"{number}-{s.key()}", s.source, s.destination, producers, s.warps, s.flavour, s.layout, s.start, s.completion)
         writer.writerows((*head, b.bytes, b.gap_cycles, b.start_ns) for b in s.bursts)
     return text.getvalue().encode()

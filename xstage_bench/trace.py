@@ -33,8 +33,8 @@ class Trace:
         First warp's start and last warp's end on the common %globaltimer (its tick is in the node's facts), after the schedule's
         time zero: the alignment deadline (of each burst, when isolated).
     drain_cycles : ndarray of float, shape (N, K)
-        From the end of issue to the end of a system-scope fence by the storing warps; NaN where none was executed
-        (free and timed schedules fence after their last burst only).
+        From the end of issue to the end of the schedule's completion, by default a system-scope fence by the storing warps; NaN where none
+        was executed (free and timed schedules complete after their last burst only). For a completion ``@sm`` its cost alone, on that SM.
     sm_clock_mhz : float
         Measured around the execution: clock64 cycles over %globaltimer time.
     status : Status
@@ -46,6 +46,9 @@ class Trace:
     recorded : dict of str to ndarray of shape (N,), optional
         Only of a replayed run: the summary as it was recorded, which `summary` then returns. The arrays above hold what the
         run kept per producer, and NaN where it kept nothing.
+    reusable_cycles, completed_cycles : ndarray of float, shape (N, K), optional
+        Bulk copies only: from the end of issue until their source may be written again (wait_group.read), and until the issuing
+        thread knows them done (wait_group). An ordinary store's source is a register, free when issue ends.
     """
 
     schedule: Schedule
@@ -60,6 +63,8 @@ class Trace:
     detail: str = ""
     timeline_cycles: NDArray[np.float64] | None = None
     recorded: dict[str, NDArray[Any]] | None = None
+    reusable_cycles: NDArray[np.float64] | None = None
+    completed_cycles: NDArray[np.float64] | None = None
 
     def summary(self) -> dict[str, NDArray[Any]]:
         """Reduce over producers: the measured columns of a sample row (docs/file-format.md).
@@ -83,4 +88,9 @@ class Trace:
             "makespan_ns": self.end_ns.max(axis=1) - first,
             "drain_mean_cycles": self.drain_cycles.mean(axis=1),
             "drain_max_cycles": self.drain_cycles.max(axis=1),
+            "reusable_mean_cycles": self._mean(self.reusable_cycles),
+            "completed_mean_cycles": self._mean(self.completed_cycles),
         }
+
+    def _mean(self, cycles: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        return np.full(len(self.issue_cycles), np.nan) if cycles is None else cycles.mean(axis=1)

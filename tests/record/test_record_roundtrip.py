@@ -44,7 +44,8 @@ def test_every_row_holds_what_was_measured(recorded):
             asked_start = burst.start_ns if s.start == "timed" else np.nan
             expected = {
                 "schedule": s.key(), "probe": "fake", "kind": execution.kind, "source": s.source, "destination": s.destination,
-                "flavour": "st.v4", "layout": "contiguous", "start": s.start, "producers": s.producer_count, "producer_set": s.producer_set,
+                "flavour": "st.v4", "layout": "contiguous", "completion": "fence.sys",
+                "start": s.start, "producers": s.producer_count, "producer_set": s.producer_set,
                 "warps": s.warps, "burst": i, "bursts": len(s.bursts), "bytes": burst.bytes,
                 "gap_cycles": asked_gap, "start_ns": asked_start,
                 "process": process, "repetition": execution.repetition, "order": order, "sm_clock_mhz": trace.sm_clock_mhz,

@@ -38,7 +38,8 @@ class Gpu:
 class Node:
     """The GPUs of a node, the ordered pairs that stores can cross, the %globaltimer tick and what is known of the links.
 
-    `line_rate_gb_per_s` is null where it is not known; `unusable` maps "source>destination" to the reason.
+    `line_rate_gb_per_s` is null where it is not known; `unusable` maps "source>destination" to the reason. `flavours`, `layouts` and
+    `completions` are what the device can execute: a simulator and a recording know the plain ones, unless they say more.
     """
 
     gpus: tuple[Gpu, ...]
@@ -46,6 +47,20 @@ class Node:
     timer_tick_ns: float
     line_rate_gb_per_s: float | None = None
     unusable: dict[str, str] | None = None
+    flavours: tuple[str, ...] = ("st.v4",)
+    layouts: tuple[str, ...] = ("contiguous",)
+    completions: tuple[str, ...] = ("fence.sys",)
+
+    def cannot(self, schedule: Schedule) -> str | None:
+        """Say which part of a schedule this device does not know; None when it can execute it."""
+        for what, name, known in (
+            ("flavour", schedule.flavour, self.flavours),
+            ("layout", schedule.layout, self.layouts),
+            ("completion", schedule.completion, self.completions),
+        ):
+            if name not in known:
+                return f"{what} {name}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)

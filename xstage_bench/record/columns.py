@@ -9,11 +9,16 @@ from numpy.typing import NDArray
 
 
 class Column(NamedTuple):
-    """One column: its name, its type (``string``, ``int16``, ``int32``, ``int64``, ``float64``) and whether null may stand in it."""
+    """One column: its name, its type (``string``, ``int16``, ``int32``, ``int64``, ``float64``) and whether null may stand in it.
+
+    `later`: added since schema version 1 was first written; a file without it reads as if it held `missing` everywhere.
+    """
 
     name: str
     type: str
     null: bool = False
+    later: bool = False
+    missing: str | None = None
 
 
 _WHICH = (Column("schedule", "string"), Column("source", "int16"), Column("destination", "int16"))
@@ -30,7 +35,10 @@ MEASURED: tuple[str, ...] = (
     "makespan_ns",
     "drain_mean_cycles",
     "drain_max_cycles",
+    "reusable_mean_cycles",
+    "completed_mean_cycles",
 )
+_LATER = ("reusable_mean_cycles", "completed_mean_cycles")
 
 SAMPLES: tuple[Column, ...] = (
     Column("schedule", "string"),
@@ -40,6 +48,7 @@ SAMPLES: tuple[Column, ...] = (
     Column("destination", "int16"),
     Column("flavour", "string"),
     Column("layout", "string"),
+    Column("completion", "string", later=True, missing="fence.sys"),
     Column("start", "string"),
     Column("producers", "int16"),
     Column("producer_set", "string"),
@@ -51,7 +60,7 @@ SAMPLES: tuple[Column, ...] = (
     Column("start_ns", "int64", null=True),
     *_EXECUTION,
     Column("order", "int32"),
-    *(Column(name, "float64", null=True) for name in MEASURED),
+    *(Column(name, "float64", null=True, later=name in _LATER) for name in MEASURED),
     Column("sm_clock_mhz", "float64", null=True),
     Column("status", "string"),
     Column("detail", "string", null=True),

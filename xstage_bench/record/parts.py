@@ -94,12 +94,13 @@ def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | N
     wanted = tuple(c for c in schema if only is None or c.name in only)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            missing = [c.name for c in schema if c.name not in file.schema_arrow.names]
+            missing = [c.name for c in schema if c.name not in file.schema_arrow.names and not c.later]
             if missing:
                 raise DataError(
                     f"{path} is not a part of a run: column '{missing[0]}' is missing", "only files made by xstage run belong here"
                 )
-            table = file.read(columns=[c.name for c in wanted]).select([c.name for c in wanted])
+            present = [c.name for c in wanted if c.name in file.schema_arrow.names]
+            table = file.read(columns=present).select(present)
         return _conform(path, table, wanted)
     except (pa.ArrowException, OSError, ValueError) as error:
         why = "is empty" if path.is_file() and path.stat().st_size == 0 else f"cannot be read as Parquet ({_first_line(error)})"
@@ -112,9 +113,13 @@ def _conform(path: Path, table: Any, wanted: tuple[Column, ...]) -> Any:
     arrays = []
     target = arrow_schema(wanted, dictionary=False)
     for column in wanted:
+        field = target.field(column.name)
+        if column.name not in table.column_names:
+            arrays.append(pa.repeat(pa.scalar(column.missing, field.type), table.num_rows))
+            continue
         values = table.column(column.name)
         try:
-            values = values.cast(target.field(column.name).type)
+            values = values.cast(field.type)
         except pa.ArrowException as error:
             raise DataError(
                 f"{path}: column '{column.name}' is {values.type}, should be {column.type}", "this file is not of this version"

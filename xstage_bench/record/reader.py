@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from xstage_bench.completion import DEFAULT
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.record.columns import arrow_schema
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
@@ -111,6 +112,8 @@ def schedules_of(samples: pd.DataFrame) -> dict[str, Schedule]:
     DataError
         The rows of a schedule describe none, or one with another key.
     """
+    if "completion" not in samples:  # a table of before there were others
+        samples = samples.assign(completion=DEFAULT)
     rows = samples.drop_duplicates(["schedule", "burst"]).sort_values(["schedule", "burst"], kind="stable")
     # Plain lists: a DataFrame per schedule would take seconds for a full profile.
     values = {name: rows[name].fillna(0).tolist() if name in ("gap_cycles", "start_ns") else rows[name].tolist() for name in _DESCRIBE}
@@ -121,7 +124,7 @@ def schedules_of(samples: pd.DataFrame) -> dict[str, Schedule]:
 
 
 _DESCRIBE = (
-    *("schedule", "source", "destination", "flavour", "layout", "start", "producers", "producer_set", "warps"),
+    *("schedule", "source", "destination", "flavour", "layout", "completion", "start", "producers", "producer_set", "warps"),
     *("burst", "bursts", "bytes", "gap_cycles", "start_ns"),
 )
 
@@ -143,6 +146,7 @@ def _schedule(rows: dict[str, list[Any]]) -> Schedule:
             start=cast("StartRule", head["start"]),
             flavour=head["flavour"],
             layout=head["layout"],
+            completion=head["completion"],
         )
     except (XStageError, ValueError) as error:
         raise DataError(

@@ -42,8 +42,8 @@ def summaries(traces: Sequence[Trace]) -> list[dict[str, NDArray[Any]]]:
         if trace.recorded is not None:
             found[i] = trace.summary()
         else:
-            groups[trace.issue_cycles.shape].append(i)
-    for (bursts, producers), members in groups.items():
+            groups[*trace.issue_cycles.shape, trace.reusable_cycles is None].append(i)
+    for (bursts, producers, _), members in groups.items():
         stacked = _stack([traces[i] for i in members], bursts, producers).summary()
         for j, i in enumerate(members):
             found[i] = {name: values[j * bursts : (j + 1) * bursts] for name, values in stacked.items()}
@@ -58,6 +58,8 @@ def _stack(traces: Sequence[Trace], bursts: int, producers: int) -> Trace:
             out[j * bursts : (j + 1) * bursts] = getattr(trace, name)
         return out
 
+    bulk = traces[0].reusable_cycles is not None
+
     return Trace(
         schedule=traces[0].schedule,
         smids=traces[0].smids,
@@ -67,6 +69,8 @@ def _stack(traces: Sequence[Trace], bursts: int, producers: int) -> Trace:
         end_ns=joined("end_ns"),
         drain_cycles=joined("drain_cycles"),
         sm_clock_mhz=0.0,
+        reusable_cycles=joined("reusable_cycles") if bulk else None,
+        completed_cycles=joined("completed_cycles") if bulk else None,
     )
 
 
@@ -177,6 +181,7 @@ def _description(batch: Sequence[Recorded]) -> dict[str, NDArray[Any]]:
         "kind": np.array([r.execution.kind for r in batch], dtype=object),
         "flavour": np.array([s.flavour for s in schedules], dtype=object),
         "layout": np.array([s.layout for s in schedules], dtype=object),
+        "completion": np.array([s.completion for s in schedules], dtype=object),
         "start": np.array([s.start for s in schedules], dtype=object),
         "producers": np.array([s.producer_count for s in schedules]),
         "producer_set": np.array([s.producer_set for s in schedules], dtype=object),

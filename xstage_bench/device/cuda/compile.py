@@ -32,7 +32,9 @@ def _cache_dir() -> Path:
     return (Path(own) if own else Path(shared) / "xstage-bench") / "kernels"
 
 
-def compile_kernel(source: str, arch: str, defines: Mapping[str, str] | None = None, *, cache: bool = True) -> bytes:
+def compile_kernel(
+    source: str, arch: str, defines: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None, *, cache: bool = True
+) -> bytes:
     """Compile one file of ``cuda/`` and return its CUBIN.
 
     Parameters
@@ -43,6 +45,8 @@ def compile_kernel(source: str, arch: str, defines: Mapping[str, str] | None = N
         Real architecture, for example ``"sm_90"``.
     defines : mapping of str to str, optional
         Preprocessor definitions.
+    headers : mapping of str to str, optional
+        Sources that are no file of ``cuda/``, by the name under which they are included.
     cache : bool
         Keep the result under ``$XSTAGE_CACHE_DIR`` (default: the user's cache folder), keyed by the hash of all sources.
 
@@ -52,11 +56,13 @@ def compile_kernel(source: str, arch: str, defines: Mapping[str, str] | None = N
         NVRTC is not installed, or rejects the source; the message is its log.
     """
     definitions = dict(defines or {})
-    name = hashlib.blake2b(repr((source, arch, sorted(definitions.items()), sources_hash())).encode(), digest_size=12).hexdigest()
+    name = hashlib.blake2b(
+        repr((source, arch, sorted(definitions.items()), *sorted((headers or {}).items()), sources_hash())).encode(), digest_size=12
+    ).hexdigest()
     cached = _cache_dir() / f"{Path(source).stem}-{arch}-{name}.cubin"
     if cache and cached.is_file():
         return cached.read_bytes()
-    cubin = _nvrtc(source, arch, definitions)
+    cubin = _nvrtc(source, arch, definitions, dict(headers or {}))
     if cache:
         try:
             cached.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +74,7 @@ def compile_kernel(source: str, arch: str, defines: Mapping[str, str] | None = N
     return cubin
 
 
-def _nvrtc(source: str, arch: str, definitions: Mapping[str, str]) -> bytes:
+def _nvrtc(source: str, arch: str, definitions: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
@@ -82,7 +88,9 @@ def _nvrtc(source: str, arch: str, definitions: Mapping[str, str]) -> bytes:
             raise XStageError(f"NVRTC failed on {source} for {arch}: {result[0]}", "check that the NVRTC wheel matches the driver")
         return result[1:]
 
-    (program,) = call(nvrtc.nvrtcCreateProgram(code, source.encode(), 0, [], []))
+    (program,) = call(
+        nvrtc.nvrtcCreateProgram(code, source.encode(), len(headers), [t.encode() for t in headers.values()], [n.encode() for n in headers])
+    )
     try:
         status = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:

@@ -10,15 +10,20 @@ import contextlib
 import multiprocessing
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 import numpy as np
 
+from xstage_bench.completion import completion_of, every_completion
 from xstage_bench.device import Execution, Gpu, Node
 from xstage_bench.device.cuda import layout, visibility, worker
 from xstage_bench.device.cuda import scene as scene_layout
+from xstage_bench.device.cuda.variant import Variant, variant_of
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
+from xstage_bench.flavour import for_architecture
+from xstage_bench.layouts import LAYOUTS
 from xstage_bench.scene import Scene, SceneTrace
 from xstage_bench.schedule import HOST, Burst, Schedule
 from xstage_bench.topology import read_topology
@@ -26,6 +31,7 @@ from xstage_bench.trace import Trace
 from xstage_bench.visibility import Sighting, Watch
 
 _START_S = 180.0  # contexts on every GPU, first compilation included
+_COMPILE_S = 5.0  # one variant of the instrument, on every GPU
 _GRACE_S = 20.0  # over twice the expected duration of a launch: the kernels' own time-outs end well before
 
 
@@ -50,6 +56,8 @@ class CudaDevice:
         self._node: Node | None = None
         self._tag = process << 24
         self._level_mhz: dict[int, float] = {}
+        self._loaded: set[tuple[Variant, bool]] = set()
+        self._verified: set[tuple[int, int, str, str]] = set()
 
     def node(self) -> Node:
         """Describe the GPUs; starts the worker.
@@ -61,7 +69,9 @@ class CudaDevice:
         """
         if self._node is None or self._worker is None:
             facts = self._start()
-            gpus = tuple(Gpu(**{**g, "smids": tuple(g["smids"])}) for g in facts["gpus"])
+            oldest = min(facts["gpus"], key=lambda g: int(str(g["arch"]).removeprefix("sm_")))["arch"]
+            described: list[dict[str, Any]] = [{k: v for k, v in g.items() if k != "arch"} for g in facts["gpus"]]
+            gpus = tuple(Gpu(**{**g, "smids": tuple(g["smids"])}) for g in described)
             pairs = tuple((a, b) for a, b in facts["pairs"])
             unusable = {
                 f"{a.index}>{b.index}": "the driver grants no peer access"
@@ -73,26 +83,57 @@ class CudaDevice:
             line_rate = min((r for r in rates if r is not None), default=None)
             if self._peer == "host":  # the links to other GPUs say nothing about this one
                 pairs, line_rate = tuple((g.index, HOST) for g in gpus), None
-            self._node = Node(gpus, pairs, facts["timer_tick_ns"], line_rate, unusable or None)
+            known = (for_architecture(oldest), tuple(LAYOUTS), every_completion())
+            self._node = Node(gpus, pairs, facts["timer_tick_ns"], line_rate, unusable or None, *known)
         return self._node
 
     def verify(self, source: int, destination: int) -> None:
         """Check every byte of the destination, on the destination, after one burst into poisoned memory."""
-        gpu = self.node().gpus[source]
-        for warps, stores in ((4, 24), (1, 3)):
-            schedule = Schedule((Burst(stores * warps * 512),), gpu.sm_count, warps, source, destination)
+        self.node()
+        for flavour, plain in {(f, y) for a, b, f, y in self._verified if (a, b) == (source, destination)} or {("st.v4", "contiguous")}:
+            self._verify(source, destination, Schedule((Burst(0),), 1, flavour=flavour, layout=plain))
+
+    def _verify(self, source: int, destination: int, like: Schedule) -> None:
+        """As `verify`, by the variant of the schedule `like`."""
+        if destination == HOST and (like.flavour, like.layout) != ("st.v4", "contiguous"):
+            raise PairError(f"pair {source}>{destination}: only plain stores to host memory can be verified", "use st.v4, contiguous")
+        gpu, variant = self.node().gpus[source], variant_of(like)
+        group = variant.flavour.group
+        producers = gpu.sm_count - (completion_of(like.completion).who == "sm")
+        for warps, most in ((4, 24), (1, 3)):
+            fit = (layout.WINDOW_BYTES // warps // (group * variant.flavour.warp_store_bytes) - 1) * group
+            stores = max(1, min(most, fit))
+            size = stores * warps * like.warp_store_bytes
+            shape = {"bursts": (Burst(size),), "producers": producers, "warps": warps, "start": "isolated"}
+            schedule = replace(like, source=source, destination=destination, **shape)  # type: ignore[arg-type]
             (batch,) = layout.batches([Execution(schedule)], gpu.smids, gpu.sm_clock_mhz, self._next_tag(1))
-            burst = {"producers": gpu.sm_count, "warps": warps, "stores": stores, "tag": int(batch.items["tag"][0]), "stamps": batch.stamps}
-            self._send("verify", source, destination, _arrays(batch), burst)
+            burst = {"producers": producers, "warps": warps, "stores": stores, "tag": int(batch.items["tag"][0]), "stamps": batch.stamps}
+            self._send("verify", source, destination, variant, _arrays(batch), burst)
             found = self._receive(source, destination, 10.0)
+            what = "" if (like.flavour, like.layout) == ("st.v4", "contiguous") else f" ({like.flavour}, {like.layout})"
             if found["state"] != layout.STATE_DONE:
-                raise PairError(f"pair {source}>{destination}: stores did not complete", "check the fabric manager, IOMMU and ACS settings")
+                raise PairError(
+                    f"pair {source}>{destination}{what}: stores did not complete", "check the fabric manager, IOMMU and ACS settings"
+                )
             if found["mismatches"]:
                 raise PairError(
-                    f"pair {source}>{destination}: {found['mismatches']} of the destination's 16-byte words are wrong, the first at offset "
+                    f"pair {source}>{destination}{what}: {found['mismatches']} of the destination's words are wrong, the first at offset "
                     f"{found['offset']}: expected 0x{found['expected']:08x}, found 0x{found['found']:08x}",
                     "do not use this link; check peer access, IOMMU and ACS settings, and run 'xstage doctor'",
                 )
+        self._verified.add((source, destination, like.flavour, like.layout))
+
+    def _prepare(self, source: int, destination: int, executions: Sequence[Execution]) -> None:
+        """Load the kernels of these executions on every GPU, and verify each flavour and layout once on this pair before it is timed."""
+        wanted = {(variant_of(e.schedule), timeline): e.schedule for e in executions for timeline in {False, e.timeline}}
+        missing = [key for key in wanted if key not in self._loaded]
+        if missing:
+            self._send("prepare", missing)
+            self._receive(source, destination, _COMPILE_S * len(missing))
+            self._loaded.update(missing)
+        for schedule in wanted.values():
+            if (source, destination, schedule.flavour, schedule.layout) not in self._verified:
+                self._verify(source, destination, schedule)
 
     def measure(self, executions: Sequence[Execution]) -> Iterator[Trace]:
         """Execute in order; one launch runs on the GPU while the one before it is unpacked."""
@@ -104,6 +145,7 @@ class CudaDevice:
         gpu = self.node().gpus[source]
         for schedule in {e.schedule for e in executions}:
             layout.check(schedule, gpu.smids)
+        self._prepare(source, destination, executions)
         flying: deque[layout.Batch] = deque()
         try:
             for batch in layout.batches(executions, gpu.smids, gpu.sm_clock_mhz, self._next_tag(len(executions))):
@@ -111,7 +153,7 @@ class CudaDevice:
                 while flying and alone:
                     yield from self._collect(flying, source, destination)
                 longest_s = max(layout.duration_s(s, gpu.sm_clock_mhz) for s in {e.schedule for e in batch.executions})
-                self._send("launch", source, destination, _arrays(batch), batch.stamps, longest_s, alone)
+                self._send("launch", source, destination, batch.variant, _arrays(batch), batch.stamps, longest_s, alone)
                 self._receive(source, destination, sum(b.expected_s for b in flying))
                 flying.append(batch)
                 if len(flying) == 2 or alone:
@@ -175,6 +217,7 @@ class CudaDevice:
         self._worker.start()
         there.close()
         self._pipe = here
+        self._loaded, self._verified = set(), set()
         if not here.poll(_START_S):
             self._kill()
             raise XStageError(

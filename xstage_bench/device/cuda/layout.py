@@ -12,24 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.completion import completion_of
 from xstage_bench.device import Execution
+from xstage_bench.device.cuda.variant import MAX_BURSTS_BULK, Variant, check_shared_memory, variant_of
 from xstage_bench.errors import UsageError
+from xstage_bench.flavour import FLAVOURS
 from xstage_bench.schedule import HOST, MAX_BURSTS_ON_DEVICE, START_RULES, Schedule
 from xstage_bench.trace import Status, Trace
 
 ITEM = np.dtype([(n, "<u4") for n in ("first_burst", "bursts", "warps", "start_rule", "producers", "set", "tag", "result")])
 BURST = np.dtype([(n, "<u4") for n in ("stores", "gap_cycles", "start_ns", "first_group")])
-STAMP = np.dtype([(n, "<u4") for n in ("start", "end", "end_ns", "drained")])
+STAMP = np.dtype([(n, "<u4") for n in ("start", "end", "end_ns", "reusable", "completed", "drained")])
 VERDICT = np.dtype(
-    [(n, "<u4") for n in ("state", "mismatches", "offset", "expected", "found", "pad")] + [("clock", "<u8"), ("timer_ns", "<u8")]
+    [(n, "<u4") for n in ("state", "mismatches", "offset", "expected", "found", "elsewhere")] + [("clock", "<u8"), ("timer_ns", "<u8")]
 )
-CONTROL = np.dtype([(n, "<u4") for n in ("arrived", "released", "abort", "pad")] + [("start_ns", "<u8", 2)])
+CONTROL = np.dtype([(n, "<u4") for n in ("arrived", "released", "abort", "pad")] + [("start_ns", "<u8", 2), ("flags", "<u4", 256)])
 FINDING = np.dtype([("mismatches", "<u8"), ("offset", "<u8"), ("expected", "<u4"), ("found", "<u4")])
 
-GROUP = 4  # warp-stores per unrolled group, as in cuda/pattern.cuh
 WINDOW_BYTES = 256 * 1024  # destination bytes of one producer; longer bursts wrap, so that 132 producers touch 34 MB and no TLB limit
 TIMELINE_STORES = 128
 STATE_DONE, STATE_TIMED_OUT = 1, 2
+ELSEWHERE = -2  # in `producer_of`: the idle SM that executes a completion for others
 
 MAX_PRODUCERS = 256
 MAX_ITEMS = 2048
@@ -37,6 +40,8 @@ MAX_BURSTS = 32768
 MAX_SETS = 256
 MAX_STAMPS = 2_000_000
 MAX_BATCH_S = 0.25  # a launch is short, so that little is lost with it and the watchdog need not wait long
+
+_EXACT_BF16_HITS = 120  # of at most 2.0 each: bf16 holds whole numbers to 256
 
 #: For batching and watchdogs only, never shown: far below any link we know, and the time from one item to the next.
 _SLOW_GB_PER_S = 100.0
@@ -46,8 +51,9 @@ _ITEM_S = 30e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """One launch. `producer_of` has a row per producer set and a column per smid: the producer's index, or -1."""
+    """One launch, of one variant. `producer_of` has a row per producer set and a column per smid: its index, -1 or `ELSEWHERE`."""
 
+    variant: Variant
     executions: tuple[Execution, ...]
     smids: tuple[NDArray[np.int64], ...]
     items: NDArray[Any]
@@ -78,9 +84,11 @@ def check(schedule: Schedule, available: Sequence[int]) -> None:
     UsageError
         Too many bursts, a gap or start time over 32 bits, or producers that the GPU lacks.
     """
-    if len(schedule.bursts) > MAX_BURSTS_ON_DEVICE:
+    flavour = FLAVOURS[schedule.flavour]
+    most = MAX_BURSTS_BULK if flavour.bulk else MAX_BURSTS_ON_DEVICE
+    if len(schedule.bursts) > most:
         raise UsageError(
-            f"{len(schedule.bursts)} bursts in one schedule; a GPU takes {MAX_BURSTS_ON_DEVICE} at a time",
+            f"{len(schedule.bursts)} bursts in one schedule; a GPU takes {most} at a time",
             "split the schedule, or use predict, which has no limit",
         )
     for i, b in enumerate(schedule.bursts):
@@ -90,6 +98,23 @@ def check(schedule: Schedule, available: Sequence[int]) -> None:
         raise UsageError("the gaps of this schedule add up to over a second", "the device's stamps hold 2 s; shorten the schedule")
     if schedule.smids(available).size > MAX_PRODUCERS:
         raise UsageError(f"{schedule.producer_count} producers; the instrument has room for {MAX_PRODUCERS}", "use fewer producers")
+    if completion_of(schedule.completion).who == "sm" and schedule.producer_count >= len(available):
+        raise UsageError(
+            f"completion '{schedule.completion}' needs an SM that does not store", f"use at most {len(available) - 1} producers"
+        )
+    check_shared_memory(schedule)
+    if WINDOW_BYTES // schedule.warps < 2 * flavour.group * flavour.warp_store_bytes:
+        raise UsageError(f"{schedule.warps} warps of {schedule.flavour} do not fit into a producer's window", "use fewer warps")
+    if flavour.element == "bf16x2" and _hits(schedule) > _EXACT_BF16_HITS:
+        raise UsageError(
+            f"more than {_EXACT_BF16_HITS} additions to one place of {schedule.flavour}: its sums are not exact", "use smaller bursts"
+        )
+
+
+def _hits(schedule: Schedule) -> int:
+    """Additions to one place at most, between two zeroings: a long burst wraps around in its window."""
+    sizes = [b.bytes for b in schedule.bursts]
+    return 1 + (max(sizes) if schedule.start == "isolated" else sum(sizes)) // (WINDOW_BYTES // 2)
 
 
 def batches(executions: Sequence[Execution], available: Sequence[int], sm_clock_mhz: float, first_tag: int) -> Iterator[Batch]:
@@ -98,7 +123,7 @@ def batches(executions: Sequence[Execution], available: Sequence[int], sm_clock_
     Parameters
     ----------
     executions : sequence of Execution
-        All with the same source and destination. One with `timeline` becomes a launch of its own.
+        All with the same source and destination; a launch has one variant. One with `timeline` becomes a launch of its own.
     available : sequence of int
         The source's smids.
     sm_clock_mhz : float
@@ -111,6 +136,11 @@ def batches(executions: Sequence[Execution], available: Sequence[int], sm_clock_
     seconds = 0.0
     sets: set[int | tuple[int, ...]] = set()
     tag = first_tag
+    variants: dict[tuple[str, str, str], Variant] = {}
+
+    def known(s: Schedule) -> Variant:
+        name = (s.flavour, s.layout, s.completion)
+        return variants[name] if name in variants else variants.setdefault(name, variant_of(s))
 
     def full(e: Execution) -> bool:
         n, k = len(e.schedule.bursts), e.schedule.producer_count
@@ -122,6 +152,7 @@ def batches(executions: Sequence[Execution], available: Sequence[int], sm_clock_
             or (len(sets) >= MAX_SETS and e.schedule.producers not in sets)
             or e.timeline
             or pending[-1].timeline
+            or known(e.schedule) != known(pending[-1].schedule)
         )
 
     for e in executions:
@@ -164,13 +195,15 @@ def _pack(executions: list[Execution], available: Sequence[int], seconds: float,
         stamps += count * s.producer_count
     table = np.full((len(sets), max(available) + 1), -1, dtype=np.int16)
     for row, chosen in zip(table, resolved, strict=True):
+        idle = np.setdiff1d(np.asarray(available), chosen)
+        row[idle[idle.size // 2 : idle.size // 2 + 1]] = ELSEWHERE
         row[chosen] = np.arange(chosen.size)
-    return Batch(tuple(executions), tuple(smids), items, np.concatenate(packed), table, stamps, seconds)
+    return Batch(variant_of(executions[0].schedule), tuple(executions), tuple(smids), items, np.concatenate(packed), table, stamps, seconds)
 
 
 def _pack_bursts(s: Schedule) -> NDArray[Any]:
     stores = s.stores_per_warp()
-    groups = -(-stores // GROUP)
+    groups = -(-stores // FLAVOURS[s.flavour].group)
     out = np.zeros(len(s.bursts), BURST)
     out["stores"] = stores
     out["gap_cycles"] = [b.gap_cycles for b in s.bursts]
@@ -213,20 +246,23 @@ def unpack(
     timeline : ndarray of uint32, shape (producers, 16, TIMELINE_STORES), optional
     """
     clocks = clocks_mhz(verdicts, len(batch.executions))
-    fields = {name: stamps[name].astype(np.float64) for name in ("start", "end", "end_ns", "drained")}
+    fields = {name: stamps[name].astype(np.float64) for name in STAMP.names or ()}
     for i, e in enumerate(batch.executions):
         s, item = e.schedule, batch.items[i]
         n, k = int(item["bursts"]), int(item["producers"])
         at = slice(int(item["result"]), int(item["result"]) + n * k)
-        start, end, end_ns, drained = (fields[f][at].reshape(n, k) for f in ("start", "end", "end_ns", "drained"))
+        start, end, end_ns, reusable, completed, drained = (fields[f][at].reshape(n, k) for f in STAMP.names or ())
         issue = end - start
         gap = np.full((n, k), np.nan)
-        drain = np.full((n, k), np.nan)
-        if s.start == "isolated":
-            drain = drained - end
-        else:
+        # Only the last burst of a segment is waited for; an isolated burst is a segment of its own.
+        last = slice(None) if s.start == "isolated" else slice(-1, None)
+        if s.start != "isolated":
             gap[1:] = start[1:] - end[:-1]
-            drain[-1] = drained[-1] - end[-1]
+        drain = _after(end, drained, last)
+        if completion_of(s.completion).who == "sm":
+            drain = np.full((n, k), np.nan)
+            drain[-1] = verdicts[i]["elsewhere"]
+        bulk = batch.variant.flavour.bulk
         status, detail = _status(e, batch, verdicts[i], float(clocks[i]), level_mhz)
         lines = None
         if e.timeline and timeline is not None:
@@ -234,7 +270,28 @@ def unpack(
             lines = timeline[:k, : s.warps, :stores].astype(np.float64)
         # Whole ns: the timer's tick is coarser, and a fraction would only fill the files.
         start_ns = np.rint(end_ns - issue / clocks[i] * 1e3)
-        yield Trace(s, batch.smids[i], issue, gap, start_ns, end_ns, drain, float(clocks[i]), status, detail, lines)
+        yield Trace(
+            s,
+            batch.smids[i],
+            issue,
+            gap,
+            start_ns,
+            end_ns,
+            drain,
+            float(clocks[i]),
+            status,
+            detail,
+            lines,
+            reusable_cycles=_after(end, reusable, last) if bulk else None,
+            completed_cycles=_after(end, completed, last) if bulk else None,
+        )
+
+
+def _after(end: NDArray[np.float64], stamp: NDArray[np.float64], rows: slice) -> NDArray[np.float64]:
+    """Cycles from the end of issue to `stamp` in these rows; NaN in the others."""
+    out = np.full(end.shape, np.nan)
+    out[rows] = stamp[rows] - end[rows]
+    return out
 
 
 def _status(e: Execution, batch: Batch, verdict: Any, clock: float, level: float) -> tuple[Status, str]:

@@ -7,6 +7,7 @@ anything else may compile, allocate or synchronise while a kernel spins.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from math import gcd
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,9 @@ from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.device.cuda.host_memory import HostMemory
 from xstage_bench.device.cuda.scene_worker import SceneWorker
+from xstage_bench.device.cuda.variant import BULK_SHARED_BYTES, Variant
 from xstage_bench.device.cuda.visibility_worker import Visibility
+from xstage_bench.flavour import FLAVOURS
 from xstage_bench.schedule import HOST
 
 _THREADS = 512
@@ -31,6 +34,7 @@ _LEAD_NS = 3000  # from the last arrival at the barrier to the common start: eno
 _SPIN_TIMEOUT_NS = 3_000_000_000
 _POISON = 0xA5A5A5A5
 _WINDOW_BYTES = layout.MAX_PRODUCERS * layout.WINDOW_BYTES
+_PLAIN = Variant(FLAVOURS["st.v4"])
 
 
 def main(pipe: Connection) -> None:
@@ -44,6 +48,7 @@ def main(pipe: Connection) -> None:
         pipe.send(("error", f"{type(error).__name__}: {error}"))
         return
     handlers: dict[str, Callable[..., Any]] = {"verify": node.verify, "launch": node.launch, "collect": node.collect}
+    handlers["prepare"] = node.prepare
     handlers["scene"] = SceneWorker().run
     handlers["visibility"] = Visibility().watch  # three kernels at once, with buffers of their own
     while True:
@@ -89,10 +94,18 @@ class _Node:
     def facts(self) -> dict[str, Any]:
         return {"gpus": [g.facts() for g in self._gpus], "pairs": self._peers, "timer_tick_ns": self._gpus[0].timer_tick_ns()}
 
-    def verify(self, source: int, destination: int, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
+    def prepare(self, kernels: list[tuple[Variant, bool]]) -> None:
+        """Compile and load these variants, with stamps for every store or without, on every GPU; nothing runs meanwhile."""
+        for gpu in self._gpus:
+            for variant, timeline in kernels:
+                gpu.prepare(variant, timeline)
+
+    def verify(
+        self, source: int, destination: int, variant: Variant, arrays: dict[str, NDArray[Any]], burst: dict[str, int]
+    ) -> dict[str, int]:
         if destination == HOST:
             return self._verify_host(self._gpus[source], arrays, burst)
-        return self._gpus[source].verify(self._gpus[destination], arrays, burst)
+        return self._gpus[source].verify(self._gpus[destination], variant, arrays, burst)
 
     def _verify_host(self, gpu: _Source, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
         """Poison host memory, store one burst into it, and let the CPU check every byte."""
@@ -102,10 +115,19 @@ class _Node:
         shape = {k: burst[k] for k in ("producers", "warps", "stores", "tag")}
         return {"state": int(verdicts["state"][0]), **self.host().check(window_bytes=layout.WINDOW_BYTES, word=_POISON, **shape)}
 
-    def launch(self, source: int, destination: int, arrays: dict[str, NDArray[Any]], stamps: int, longest_s: float, timeline: bool) -> None:
+    def launch(
+        self,
+        source: int,
+        destination: int,
+        variant: Variant,
+        arrays: dict[str, NDArray[Any]],
+        stamps: int,
+        longest_s: float,
+        timeline: bool,
+    ) -> None:
         gpu = self._gpus[source]
         slot, self._next_slot = self._next_slot, self._next_slot ^ 1
-        gpu.launch(slot, self._window(destination), arrays, stamps, longest_s, timeline)
+        gpu.launch(slot, self._window(destination), arrays, stamps, longest_s, timeline, variant)
         self._flights.append((gpu, slot, stamps))
 
     def collect(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint32] | None]:
@@ -126,29 +148,45 @@ class _Source:
         runtime.setDevice(index)
         self._properties = runtime.getDeviceProperties(index)
         self._sms = int(self._properties["multiProcessorCount"])
-        arch = f"sm_{self._properties['major']}{self._properties['minor']}"
-        self._burst = self._load("burst.cu", arch, "xstage_burst")
-        self._timeline = self._load("burst.cu", arch, "xstage_burst", XSTAGE_TIMELINE="1")
-        self.poison, self.check, self._tick, self._census = (
-            self._load("verify.cu", arch, f"xstage_{name}") for name in ("poison", "check", "timer_tick", "census")
-        )
+        self.arch = f"sm_{self._properties['major']}{self._properties['minor']}"
         # More than half of an SM's shared memory: a second CTA cannot join it.
         self._shared = int(self._properties["sharedMemPerMultiprocessor"]) // 2 + 1024
-        for kernel in (self._burst, self._timeline, self._census):
-            kernel.max_dynamic_shared_size_bytes = self._shared
+        verify = self._module(compile_kernel("verify.cu", self.arch))
+        self.poison, self.check, self.untouched, self._tick, self._census = (
+            _function(verify, f"xstage_{name}") for name in ("poison", "check", "untouched", "timer_tick", "census")
+        )
+        self._census.max_dynamic_shared_size_bytes = self._shared
+        self._kernels: dict[tuple[Variant, bool], _Kernels] = {}
+        for timeline in (False, True):
+            self.prepare(_PLAIN, timeline)
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._window = runtime.malloc(_WINDOW_BYTES)
         self._slots = [_Buffers(cupy) for _ in range(2)]
         self._lines = runtime.malloc(self._sms * 16 * layout.TIMELINE_STORES * 4)
         self._smids = self._take_census()
 
-    def _load(self, source: str, arch: str, name: str, **defines: str) -> Any:
-        path = Path(self._folder.name) / f"{name}{len(defines)}.cubin"
-        path.write_bytes(compile_kernel(source, arch, defines))
-        module = self._cupy.RawModule(path=str(path), enable_cooperative_groups=name in ("xstage_burst", "xstage_census"))
-        function = module.get_function(name)
-        assert function.kernel is not None  # loads it now: CuPy would wait until the first launch, when something else may spin
-        return function
+    def prepare(self, variant: Variant, timeline: bool) -> None:
+        """Compile and load one variant; nothing happens when it is loaded already."""
+        if (variant, timeline) in self._kernels:
+            return
+        self._runtime.setDevice(self.index)
+        shared = BULK_SHARED_BYTES if variant.flavour.bulk else max(self._shared, variant.shared_bytes(timeline=timeline))
+        defines = {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0, timeline=timeline))}
+        if timeline:
+            defines["XSTAGE_TIMELINE"] = "1"
+        module = self._module(compile_kernel("burst.cu", self.arch, defines, variant.headers()))
+        kernels = _Kernels(_function(module, "xstage_burst"), _function(module, "xstage_consume"), shared)
+        kernels.burst.max_dynamic_shared_size_bytes = shared
+        self._kernels[variant, timeline] = kernels
+
+    def consume(self, variant: Variant) -> Any:
+        """Return the kernel that checks what one burst of a variant left in this GPU's memory."""
+        return self._kernels[variant, False].consume
+
+    def _module(self, cubin: bytes) -> Any:
+        path = Path(self._folder.name) / f"{hashlib.blake2b(cubin, digest_size=12).hexdigest()}.cubin"
+        path.write_bytes(cubin)
+        return self._cupy.RawModule(path=str(path), enable_cooperative_groups=True)
 
     def window(self) -> int:
         """Address of the memory that stores go to: plain cudaMalloc, since memory of an asynchronous pool is not covered by peer access."""
@@ -159,6 +197,7 @@ class _Source:
         raw = p["uuid"].hex() if isinstance(p["uuid"], bytes) else bytes(p["uuid"]).hex()
         clock = p.get("clockRate") or self._runtime.deviceGetAttribute(13, self.index)  # cudaDevAttrClockRate, kHz
         return {
+            "arch": self.arch,
             "index": self.index,
             "name": p["name"].decode(),
             "uuid": f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:32]}",
@@ -183,7 +222,16 @@ class _Source:
         steps = np.diff(out.get().astype(np.int64))
         return float(gcd(*(int(s) for s in steps))) if steps.any() else 0.0
 
-    def launch(self, slot: int, destination: int, arrays: dict[str, NDArray[Any]], stamps: int, longest_s: float, timeline: bool) -> None:
+    def launch(
+        self,
+        slot: int,
+        destination: int,
+        arrays: dict[str, NDArray[Any]],
+        stamps: int,
+        longest_s: float,
+        timeline: bool,
+        variant: Variant = _PLAIN,
+    ) -> None:
         self._runtime.setDevice(self.index)
         b = self._slots[slot]
         b.fill(self._runtime, self._stream.ptr, arrays)
@@ -205,8 +253,8 @@ class _Source:
             u64(_SPIN_TIMEOUT_NS + int(longest_s * 1e9)),
         )
         with self._stream:
-            kernel = self._timeline if timeline else self._burst
-            kernel((self._sms,), (_THREADS,), arguments, shared_mem=self._shared)
+            kernels = self._kernels[variant, timeline]
+            kernels.burst((self._sms,), (_THREADS,), arguments, shared_mem=kernels.shared)
         b.timeline = timeline
         b.read(self._runtime, self._stream.ptr, stamps)
         b.done.record(self._stream)
@@ -220,25 +268,38 @@ class _Source:
             self._runtime.memcpy(lines.ctypes.data, self._lines, lines.nbytes, self._runtime.memcpyDeviceToHost)
         return b.host_stamps[:stamps].copy(), b.host_verdicts().copy(), lines
 
-    def verify(self, destination: _Source, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
+    def verify(self, destination: _Source, variant: Variant, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
         """Poison the destination, store one burst, and let the destination GPU check every byte of its own memory."""
         count = np.uint64(_WINDOW_BYTES // 16)
         grid, block = (self._sms * 4,), (256,)
+        word = np.uint32(0 if variant.flavour.reduces else _POISON)  # a sum starts at zero
         self._runtime.setDevice(destination.index)
-        destination.poison(grid, block, (np.uint64(destination.window()), count, np.uint32(_POISON)))
+        destination.poison(grid, block, (np.uint64(destination.window()), count, word))
         self._runtime.deviceSynchronize()
-        self.launch(0, destination.window(), arrays, burst["stamps"], 1.0, False)
+        self.launch(0, destination.window(), arrays, burst["stamps"], 1.0, False, variant)
         _, verdicts, _ = self.collect(0, burst["stamps"])
         self._runtime.setDevice(destination.index)
         finding = self._cupy.zeros(layout.FINDING.itemsize, dtype=self._cupy.uint8)
-        shape = (
-            np.uint32(layout.WINDOW_BYTES),
-            *(np.uint32(burst[k]) for k in ("producers", "warps", "stores", "tag")),
-            np.uint32(_POISON),
-        )
-        destination.check(grid, block, (np.uint64(destination._window), count, *shape, finding))
+        shape = tuple(np.uint32(burst[k]) for k in ("producers", "warps", "stores", "tag"))
+        window = np.uint64(destination.window())
+        destination.consume(variant)(grid, block, (window, np.uint32(layout.WINDOW_BYTES), *shape, word, finding))
+        destination.untouched(grid, block, (window, count, word, finding))
         found = finding.get().view(layout.FINDING)[0]
         return {"state": int(verdicts["state"][0]), **{name: int(found[name]) for name in layout.FINDING.names or ()}}
+
+
+class _Kernels(NamedTuple):
+    """One variant on one GPU: the instrument, the check on the destination, and the shared memory of a CTA."""
+
+    burst: Any
+    consume: Any
+    shared: int
+
+
+def _function(module: Any, name: str) -> Any:
+    function = module.get_function(name)
+    assert function.kernel is not None  # loads it now: CuPy would wait until the first launch, when something else may spin
+    return function
 
 
 class _Buffers:

@@ -1,0 +1,77 @@
+"""Each flavour, layout and completion is a compile-time variant of ``cuda/burst.cu``: the macros that make it, and its shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xstage_bench.completion import DEFAULT, WHO, completion_of
+from xstage_bench.errors import UsageError
+from xstage_bench.flavour import FLAVOURS, KINDS, Flavour
+from xstage_bench.layouts import LAYOUTS
+from xstage_bench.schedule import MAX_BURSTS_ON_DEVICE, MAX_WARPS, Schedule
+
+OWN_FLAVOUR = "xstage_own_flavour.cuh"
+MAX_BURSTS_BULK = 64
+_SEGMENTS = ("none", "rows", "tile")
+_TIMELINE_BYTES = MAX_WARPS * 128 * 4
+_HEAD_BYTES = 256  # item, producer, clocks
+_BULK_STEPS = 13  # BULK_SOURCES of cuda/pattern.cuh, in 16-byte steps
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a launch is compiled for. It crosses to the worker process, which may not know the user's own flavours by name."""
+
+    flavour: Flavour
+    layout: str = "contiguous"
+    completion: str = DEFAULT
+
+    def defines(self) -> dict[str, str]:
+        """Preprocessor definitions of ``cuda/burst.cu``."""
+        f, layout, completion = self.flavour, LAYOUTS[self.layout], completion_of(self.completion)
+        words = {
+            "XSTAGE_FLAVOUR": f.function,
+            "XSTAGE_KIND": str(KINDS.index(f.kind)),
+            "XSTAGE_BYTES": str(f.bytes),
+            "XSTAGE_ACTIVE_LANES": str(layout.active_lanes),
+            "XSTAGE_OFFSET": str(layout.offset_bytes),
+            "XSTAGE_SEGMENTS": str(_SEGMENTS.index(layout.segments)),
+            "XSTAGE_COMPLETION": str(completion.number),
+            "XSTAGE_BY": str(WHO.index(completion.who)),
+        }
+        if f.element == "bf16x2":
+            words["XSTAGE_BF16"] = "1"
+        if f.source is not None:
+            words["XSTAGE_OWN_FLAVOUR"] = "1"
+        return words
+
+    def headers(self) -> dict[str, str]:
+        """Return the user's own source, by the name under which ``cuda/flavours.cuh`` includes it."""
+        return {} if self.flavour.source is None else {OWN_FLAVOUR: self.flavour.source}
+
+    def shared_bytes(self, warps: int = MAX_WARPS, *, timeline: bool = False) -> int:
+        """Return the shared memory that a CTA of this variant needs when `warps` warps store."""
+        bursts = MAX_BURSTS_BULK if self.flavour.bulk else MAX_BURSTS_ON_DEVICE
+        per_burst = 16 + MAX_WARPS * (24 if self.flavour.bulk else 16)
+        source = warps * (self.flavour.bytes + 16 * _BULK_STEPS) if self.flavour.bulk else 0
+        return _HEAD_BYTES + bursts * per_burst + source + (_TIMELINE_BYTES if timeline else 0)
+
+
+def variant_of(schedule: Schedule) -> Variant:
+    """Return the variant that a schedule needs."""
+    return Variant(FLAVOURS[schedule.flavour], schedule.layout, schedule.completion)
+
+
+#: Shared memory of one CTA, on every architecture that has bulk copies.
+BULK_SHARED_BYTES = 227 * 1024
+
+
+def check_shared_memory(schedule: Schedule) -> None:
+    """Refuse bulk copies whose sources do not fit into an SM; `UsageError` says how many warps do."""
+    variant = variant_of(schedule)
+    room = BULK_SHARED_BYTES
+    if variant.flavour.bulk and variant.shared_bytes(schedule.warps) > room:
+        most = max(w for w in range(MAX_WARPS) if w == 0 or variant.shared_bytes(w) <= room)
+        raise UsageError(
+            f"{schedule.warps} warps of {schedule.flavour}: their sources do not fit into shared memory", f"use at most {most}"
+        )
