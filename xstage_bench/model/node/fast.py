@@ -18,13 +18,14 @@ IntArray = NDArray[np.int64]
 ALONE, TIMED = 0, 2
 _TIE = 0.25  # cycles, as in `fluid`
 _CLEAR = 12.0  # as in `calm`
-_FAR = 34.0  # logaddexp(0, x) is x above this, and 0 below its negative, to double precision
+_WIDE = 34.0  # logaddexp(0, x) is x above this, and 0 below its negative, to double precision
+FAR = 1e300  # later than anything: finite, so that the compiler may reorder sums and minima
 #: Rows of the scalars and of the results.
 SCALARS = ("link", "sm_rate", "buffer", "credit", "turnaround", "gap_overhead", "stall_turnaround", "blur", "evens_out")
 RESULTS = ("issue", "slowest", "start", "end", "earliest", "latest", "left", "drained")
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
 def solve_packed(
     first: IntArray,
     rule: IntArray,
@@ -67,7 +68,7 @@ def solve_packed(
         Events handled.
     """
     width = members.shape[1]
-    state = np.zeros((9, width))
+    state = np.zeros((10, width))
     burst = np.zeros(width, dtype=np.int64)
     events = 0
     for s in range(first.size - 1):
@@ -85,7 +86,7 @@ def solve_packed(
     return events
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
 def _calm(
     lo: int, hi: int, rule: int, row: int, count: int, load: FloatArray, free: FloatArray, gap: FloatArray, deadline: FloatArray,
     members: FloatArray, weight: FloatArray, capacity: FloatArray, multiple: FloatArray, scalars: FloatArray, out: FloatArray,
@@ -96,7 +97,7 @@ def _calm(
     for u in range(count):
         total_weight += weight[row, u] * multiple[row, u]
         producers += members[row, u]
-    least, room = sm_rate, math.inf
+    least, room = sm_rate, FAR
     for u in range(count):
         least = min(least, weight[row, u] * multiple[row, u] * link / total_weight / members[row, u])
         room = min(room, capacity[row, u] / members[row, u])
@@ -132,7 +133,22 @@ def _calm(
     return True
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+def _level(link: float, inflow: float, total: float, count: int, wanted: FloatArray, active: FloatArray) -> float:
+    """Return `fluid.level_of` of these units."""
+    if inflow <= link:
+        return FAR
+    level, before, after = 0.0, 0.0, total
+    for u in range(count):
+        if active[u] > 0:
+            if after > 1e-12:
+                level = max(level, (link - before) / after)
+            before += wanted[u]
+            after -= active[u]
+    return level
+
+
+@njit(cache=True, nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
 def _column(
     lo: int, hi: int, rule: int, row: int, count: int, store_bytes: float, load: FloatArray, free: FloatArray, gap: FloatArray,
     deadline: FloatArray, members: FloatArray, weight: FloatArray, capacity: FloatArray, multiple: FloatArray, scalars: FloatArray,
@@ -141,8 +157,8 @@ def _column(
     link, sm_rate, buffer, credit, turnaround, overhead, stall_turnaround, blur_share, evens_out = (
         scalars[0], scalars[1], scalars[2], scalars[3], scalars[4], scalars[5], scalars[6], scalars[7], scalars[8],
     )  # fmt: skip
-    backlog, floor, due, begin, demand, share, rate, ahead, logw = (
-        state[0], state[1], state[2], state[3], state[4], state[5], state[6], state[7], state[8],
+    backlog, floor, due, begin, demand, wanted, active, rate, ahead, logw = (
+        state[0], state[1], state[2], state[3], state[4], state[5], state[6], state[7], state[8], state[9],
     )  # fmt: skip
     producers = 0.0
     opening = deadline[lo] if rule == TIMED else 0.0
@@ -152,57 +168,47 @@ def _column(
         begin[u] = opening
         due[u] = opening
         demand[u] = members[row, u] * sm_rate
-        share[u] = weight[row, u] * multiple[row, u]
+        wanted[u] = 0.0
+        active[u] = 0.0
         logw[u] = math.log(weight[row, u])
         burst[u] = lo
         producers += members[row, u]
     for i in range(lo, hi):
         out[0, i] = 0.0
-        out[1, i] = -math.inf
+        out[1, i] = -FAR
         out[2, i] = 0.0
-        out[3, i] = -math.inf
-        out[4, i] = math.inf
-        out[5, i] = -math.inf
+        out[3, i] = -FAR
+        out[4, i] = FAR
+        out[5, i] = -FAR
         out[6, i] = 0.0
-        out[7, i] = -math.inf
+        out[7, i] = -FAR
     now, level, events = 0.0, 0.0, 0
-    waiting = count
+    inflow, fair = 0.0, FAR
+    waiting, changed, was_full = count, True, False
     while waiting > 0:
         events += 1
-        inflow, total = 0.0, 0.0
-        for u in range(count):
-            if backlog[u] > 0:
-                inflow += demand[u]
-                total += share[u]
         full = level >= buffer * (1 - 1e-9)
-        fair = math.inf
-        if full and total > 0:
-            fair = link / total
-            capped = False
+        if changed or full != was_full:
+            inflow, total = 0.0, 0.0
             for u in range(count):
-                if backlog[u] > 0 and demand[u] < share[u] * fair:
-                    capped = True
-            if capped:
-                fair = -math.inf
-                before, after = 0.0, total
+                inflow += wanted[u]
+                total += active[u]
+            fair = FAR
+            if full and total > 0:
+                fair = link / total
+                capped = False
                 for u in range(count):
-                    if backlog[u] > 0:
-                        if after > 1e-12:
-                            fair = max(fair, (link - before) / after)
-                        before += demand[u]
-                        after -= share[u]
-                if before <= link:
-                    fair = math.inf
-        nearest = math.inf
+                    capped |= wanted[u] < active[u] * fair
+                if capped:
+                    fair = _level(link, inflow, total, count, wanted, active)
+            for u in range(count):
+                rate[u] = min(wanted[u], active[u] * fair)
+            changed, was_full = False, full
+        nearest = FAR
         for u in range(count):
-            next_at = due[u] - now
-            r = 0.0
-            if backlog[u] > 0:
-                r = min(demand[u], share[u] * fair)
-                next_at = min(next_at, (backlog[u] - floor[u]) / r)
-            rate[u] = r
-            ahead[u] = next_at
-            nearest = min(nearest, next_at)
+            until = (backlog[u] - floor[u]) / rate[u] if backlog[u] > 0 else FAR
+            ahead[u] = min(until, due[u] - now)
+            nearest = min(nearest, ahead[u])
         growth = inflow - link
         if full and growth >= 0:
             growth = 0.0
@@ -213,38 +219,39 @@ def _column(
         now = began + dt
         level = min(max(level + growth * dt, 0.0), buffer)
         for u in range(count):
-            was = backlog[u]
-            backlog[u] = max(was - rate[u] * dt, 0.0)
+            backlog[u] = max(backlog[u] - rate[u] * dt, 0.0)
+        for u in range(count):
             if ahead[u] > dt + _TIE:
                 continue
             i = burst[u]
             if floor[u] > 0:
-                until = (was - floor[u]) / rate[u]
-                if until > dt + _TIE:
-                    continue
-                known, r = began + until + credit, rate[u]
+                known, r = began + ahead[u] + credit, rate[u]
             elif due[u] <= began + dt + _TIE:
                 r = max(rate[u], 1e-9)
                 held = backlog[u]
                 backlog[u] = held + load[i] * members[row, u]
-                due[u] = math.inf
-                share[u] = multiple[row, u] * math.exp(logw[u] / (1.0 + load[i] / evens_out))
+                due[u] = FAR
+                if backlog[u] > 0:
+                    wanted[u] = demand[u]
+                    active[u] = multiple[row, u] * math.exp(logw[u] / (1.0 + load[i] / evens_out))
+                    changed = True
                 over = backlog[u] - capacity[row, u]
                 known = 0.0
                 if held > 0:
                     hidden = r * (credit - free[i])
                     blur = blur_share * held + 1e-9
                     x = (over + hidden) / blur
-                    if x < -_FAR:
+                    if x < -_WIDE:
                         over = -hidden
-                    elif x < _FAR:
+                    elif x < _WIDE:
                         over = blur * (max(x, 0.0) + math.log1p(math.exp(-abs(x)))) - hidden
                     known = begin[u] + credit + over / r
                 if over > 0:
                     floor[u] = max(backlog[u] - over, 1e-6)
                     continue
             else:
-                backlog[u] = 0.0
+                backlog[u] = wanted[u] = active[u] = 0.0
+                changed = True
                 continue
             # The burst ends: `known` is when its SMs know that its last store has room.
             end = begin[u] + free[i]
@@ -265,7 +272,7 @@ def _column(
             if stalled:
                 least += stall_turnaround * max(store_bytes * (members[row, u] / r - 1.0 / sm_rate), 0.0)
             if i + 1 == hi:
-                due[u] = math.inf
+                due[u] = FAR
                 waiting -= 1
                 continue
             burst[u] = i + 1

@@ -70,7 +70,7 @@ class IssueLaw:
     turnaround: float = 540.0
     gap_overhead: float = 200.0
     stall_turnaround: float = 0.8
-    start_lag_ns: float = 60.0
+    start_lag_ns: float = 160.0
 
 
 def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: ArrayLike, fresh: ArrayLike) -> FloatArray:
