@@ -115,6 +115,7 @@ def test_windows_do_not_meet_and_every_stamp_comes_back() -> None:
     results = {p.gpu: _results(p, packed.rounds, rng) for p in packed.parts}
     found = layout.unpack(packed, results, 32.0)
     assert [t.status for t in found] == ["warmup", "ok", "ok"]
+    assert found[1].traces[0].sm_clock_mhz == pytest.approx(1980, rel=2e-3)
     assert found[1].start_skew_bound_ns == pytest.approx(700 + 32)
     np.testing.assert_array_equal(found[1].offset_ns, [0, -5000, 123])
     for s, row, trace in zip(scene.schedules, _rows(packed), found[2].traces, strict=True):
@@ -137,7 +138,10 @@ def _results(part: layout.GpuPart, rounds: int, rng: np.random.Generator) -> dic
     stamps["end"] = stamps["start"] + rng.integers(1, 1000, stamps.shape)
     stamps["end_ns"], stamps["drained"] = 5000, stamps["end"] + 9
     repetitions = np.zeros(rounds, layout.REPETITION)
-    repetitions["state"], repetitions["end_clock"], repetitions["end_timer_ns"] = layout.STATE_DONE, 1980, 1000
+    repetitions["state"] = layout.STATE_DONE
+    repetitions["timer_ns"] = np.arange(rounds) * 1000
+    repetitions["end_timer_ns"] = repetitions["timer_ns"] + 1  # the stamping SM idles: its own repetition is over at once
+    repetitions["clock"], repetitions["end_clock"] = repetitions["timer_ns"] * 1.98, repetitions["end_timer_ns"] * 1.98
     repetitions["peer_offset_ns"][:, 1:3] = np.array([-5000, 123], dtype=np.int64).view(np.uint64)
     repetitions["round_trip_ns"][:, 1:3] = (1400, 1200)
     return {"stamps": stamps, "progress": np.zeros((rounds, layout.MAX_STREAMS, layout.SLOTS), np.uint64), "repetitions": repetitions}

@@ -98,7 +98,7 @@ def calibrate(samples: pd.DataFrame, *, backend: str, gpu: str, sm_clock_mhz: fl
 def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.Group, setting: _Setting) -> PairModel:
     wanted = samples_in.rows_of(asked, group)
     rows = samples_in.rows_of(valid, group)
-    seed = [setting.seed, group.source, group.destination]
+    seed = [setting.seed, group.source, group.destination % 65536]  # host memory is -1
     clock = setting.sm_clock_mhz
     found = (fit_cell(cell, group.flavour, setting.resamples, seed) for cell in samples_in.cells(rows, setting.processes))
     fits = {(fit.producers, fit.warps): fit for fit in found if fit is not None}

@@ -192,7 +192,7 @@ def _round(packed: Packed, results: dict[int, dict[str, NDArray[Any]]], index: i
                 s = scene.schedules[i]
                 n, k = len(s.bursts), s.producer_count
                 stamps = got["stamps"][index][int(row["result"]) : int(row["result"]) + n * k].reshape(n, k)
-                traces[i] = _trace(s, packed.smids[i], stamps, verdict, index == 0)
+                traces[i] = _trace(s, packed.smids[i], stamps, verdict, _clock_mhz(got["repetitions"], index), index == 0)
                 work[i] = float(stamps["work"].sum(axis=0).mean())
             else:
                 filled = np.maximum.accumulate(got["progress"][index, int(row["index"])].astype(float))
@@ -200,10 +200,18 @@ def _round(packed: Packed, results: dict[int, dict[str, NDArray[Any]]], index: i
     return SceneTrace(scene, tuple(t for t in traces if t is not None), company, bound, offsets, work)
 
 
-def _trace(s: Schedule, smids: NDArray[np.int64], stamps: NDArray[Any], verdict: Any, first: bool) -> Trace:
+def _clock_mhz(repetitions: NDArray[Any], index: int) -> float:
+    """SM clock from the start of this repetition to the end of the next one (of the one before to this one's, for the last).
+
+    One SM stamps, which may idle in this scene: its own start and end can be too close together to divide by.
+    """
+    first, last = (index, index + 1) if index + 1 < len(repetitions) else (max(index - 1, 0), index)
+    cycles = float(repetitions["end_clock"][last]) - float(repetitions["clock"][first])
+    return cycles / max(float(repetitions["end_timer_ns"][last]) - float(repetitions["timer_ns"][first]), 1.0) * 1e3
+
+
+def _trace(s: Schedule, smids: NDArray[np.int64], stamps: NDArray[Any], verdict: Any, clock: float, first: bool) -> Trace:
     start, end, end_ns, drained = (stamps[name].astype(float) for name in ("start", "end", "end_ns", "drained"))
-    elapsed = float(verdict["end_timer_ns"]) - float(verdict["timer_ns"])
-    clock = (float(verdict["end_clock"]) - float(verdict["clock"])) / max(elapsed, 1.0) * 1e3
     gap, drain = np.full(start.shape, np.nan), np.full(start.shape, np.nan)
     gap[1:] = start[1:] - end[:-1]
     drain[-1] = drained[-1] - end[-1]

@@ -1,0 +1,74 @@
+"""``xstage scene`` and ``--peer host``: the real command line on the simulator."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+FEW = ("--processes", "2", "--repetitions", "4")
+
+
+def test_an_incast_of_eight_gpus(xstage, tmp_path):
+    out = tmp_path / "incast.json"
+    done = xstage("scene", "--backend", "sim:h200-nvswitch-x8", "--pattern", "incast", "--destination", "3", "--out", out, "--json", *FEW)
+    assert done.code == 0, done.err
+    assert "SIMULATED" in done.err
+    document = done.document()
+    assert document == json.loads(out.read_text())
+    assert document["simulated"] is True
+    (row,) = document["rows"]
+    assert {s["destination"] for s in row["schedules"]} == {3}
+    assert sorted(s["source"] for s in row["schedules"]) == [0, 1, 2, 4, 5, 6, 7]
+    for s in row["schedules"]:
+        assert s["gb_per_s"]["low"] < s["gb_per_s"]["value"] < s["gb_per_s"]["high"]
+        assert s["gb_per_s"]["value"] < 60
+    assert row["total_gb_per_s"]["value"] < 380
+
+
+def test_every_pattern_is_the_default_and_the_table_says_simulated(xstage):
+    done = xstage("scene", "--backend", "sim", "--bytes", "65536", *FEW)
+    assert done.code == 0
+    assert done.out.startswith("backend sim:h200-nv18-x2, SIMULATED")
+    for name in ("pair 0>1", "both directions", "fan-out", "incast", "all-to-all", "ring"):
+        assert name in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--pattern", "star"), "star"),
+        (("--study", "pulls"), "knows nothing of company"),
+        (("--bytes", "1000"), "not a multiple"),
+        (("--destination", "9", "--pattern", "pair"), "GPU 9 asked for"),
+        (("--backend", "replay:nonesuch"), "nonesuch"),
+    ],
+)
+def test_bad_calls_say_what_and_what_next(xstage, words, said):
+    done = xstage("scene", *(() if "--backend" in words else ("--backend", "sim")), *words)
+    assert done.code in (1, 2)
+    assert said in done.err
+    assert "try:" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_host_memory_gets_a_profile(xstage, tmp_path):
+    run = tmp_path / "run"
+    words = ("--backend", "sim", "--peer", "host", "--pairs", "0:host", "--quick", "--only", "isolated", "--out", run)
+    done = xstage("profile", *words, "--json")
+    assert done.code == 0, done.err
+    assert "HOST MEMORY" in done.err
+    assert {row["pair"] for row in done.document()["headline"]} == {"0>-1"}
+    assert json.loads((run / "manifest.json").read_text())["options"]["peer"] == "host"
+    assert "GPU 0 → host memory" in (run / "report.html").read_text()
+    again = xstage("run", "--backend", f"replay:{run}", "--out", tmp_path / "again")
+    assert again.code == 0, again.err
+
+
+def test_pairs_understand_host(xstage):
+    plan = xstage("plan", "--backend", "sim", "--peer", "host", "--pairs", "1:host", "--quick", "--json")
+    assert plan.document()["pairs"] == ["1>-1"]
+    refused = xstage("plan", "--backend", "sim", "--pairs", "0:host", "--quick")
+    assert refused.code == 2
+    assert "cannot be measured" in refused.err
+    assert xstage("plan", "--backend", "sim", "--pairs", "host:0").code == 2
