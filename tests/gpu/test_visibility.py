@@ -1,0 +1,57 @@
+"""Three kernels at once on real GPUs: they meet, answer, and see what physics allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xstage_bench.device.cuda.device import CudaDevice
+from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.visibility import RESERVED_SMS, Watch
+from xstage_bench.visibility_numbers import behind_backlog, chosen, curve_of, spread
+
+pytestmark = pytest.mark.gpu
+
+
+def burst(device: CudaDevice, size: int, destination: int = 1, warps: int = 1, k: int | None = None) -> Schedule:
+    most = device.node().gpus[0].sm_count - RESERVED_SMS
+    return Schedule((Burst(size),), k or most, warps, 0, destination)
+
+
+@pytest.mark.parametrize("destination", [0, 1])
+@pytest.mark.parametrize("mode", ["curve", "ping", "message"])
+def test_every_mode_ends_and_verifies(device: CudaDevice, mode: str, destination: int) -> None:
+    watch = Watch(burst(device, 16 << 10, destination), mode, "release.sys", repetitions=3, pings=4)  # type: ignore[arg-type]
+    seen = device.watch(watch)
+    assert (seen.status, seen.wrong, seen.torn) == ("ok", 0, 0)
+    assert seen.prober_smid in device.node().gpus[0].smids[-RESERVED_SMS:]
+    assert np.isfinite(seen.round_trip_cycles[:, :16]).all()
+
+
+def test_what_is_issued_is_not_yet_visible(device: CudaDevice) -> None:
+    remote = curve_of(device.watch(Watch(burst(device, 256 << 10), "curve", pings=0, idle_pings=34)))
+    assert remote.visible_bytes[-1] == remote.issued_bytes[-1] == 256 * 1024 * (device.node().gpus[0].sm_count - RESERVED_SMS)
+    assert remote.plateau_bytes.median is not None
+    assert remote.plateau_bytes.median > 500_000
+    rate, line = remote.drain_gb_per_s.median, device.node().line_rate_gb_per_s
+    assert rate is not None
+    assert line is None or rate < line
+
+
+def test_a_release_waits_for_the_backlog_and_a_plain_flag_does_not(device: CudaDevice) -> None:
+    cost = {}
+    for method in ("relaxed", "release.sys"):
+        seen = device.watch(Watch(burst(device, 512 << 10, warps=4), "ping", method, pings=200, idle_pings=0))
+        cost[method] = spread(chosen(seen.ping_issue_cycles, behind_backlog(seen))).median
+    assert cost["relaxed"] is not None
+    assert cost["release.sys"] is not None
+    assert cost["release.sys"] > 20 * cost["relaxed"]
+
+
+def test_the_count_of_torn_lines_sees_a_flag_that_promises_too_much(device: CudaDevice) -> None:
+    quiet = burst(device, 0, k=1)
+    torn = {
+        f: device.watch(Watch(quiet, "message", format=f, payload_bytes=30720, idle_pings=1000, pings=0)).torn for f in ("ll128", "ll512")
+    }
+    assert torn["ll128"] == 0
+    assert torn["ll512"] > 0
