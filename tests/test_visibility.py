@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from xstage_bench.device import Gpu, Node
 from xstage_bench.device.cuda import visibility
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import DeviceLostError, UsageError
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.visibility import FORMATS, RESERVED_SMS, WARMUP, Sighting, Watch
 from xstage_bench.visibility_numbers import behind_backlog, chosen, curve_of, spread
@@ -225,6 +226,42 @@ def test_the_document_is_strict_json_and_its_tables_can_be_printed() -> None:
     assert {row["status"] for row in document["rows"]} == {"ok"}
     assert {c["counted_bytes"] for c in document["link_counters"]} == {None}, "no link counters on this machine: null, with the reason"
     assert "## Curves" in tables_tool().tables(document)
+
+
+class Hung(Emulated):
+    """Its GPU stops answering in the middle of the survey."""
+
+    def __init__(self) -> None:
+        self.left = 10
+
+    def watch(self, watch: Watch) -> Sighting:
+        self.left -= 1
+        if self.left < 0:
+            raise DeviceLostError("pair 0>1: the GPU did not answer")
+        return super().watch(watch)
+
+
+def test_a_pair_that_fails_is_named_and_its_rows_so_far_are_kept() -> None:
+    document = survey(lambda _: Hung(), [(0, 1)], processes=2)
+    assert document["failed_pairs"] == {"0>1": "pair 0>1: the GPU did not answer"}
+    assert len(document["rows"]) == 10
+    assert document["link_counters"] == []
+
+
+def test_a_pair_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="pair 0>7"):
+        survey(lambda _: Emulated(), [(0, 7)])
+
+
+def test_a_launch_that_timed_out_is_a_row_without_numbers() -> None:
+    class Late(Emulated):
+        def watch(self, watch: Watch) -> Sighting:
+            return replace(super().watch(watch), status="timeout")
+
+    document = survey(lambda _: Late(), [(0, 1)], quick=True)
+    assert {r["status"] for r in document["rows"]} == {"timeout"}
+    assert "peak_bytes" not in document["rows"][0]
+    assert tables_tool().tables(document)
 
 
 def test_the_tool_output_is_summed_over_links() -> None:

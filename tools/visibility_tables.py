@@ -22,6 +22,8 @@ def grouped(rows: list[Row]) -> dict[tuple[Any, ...], list[Row]]:
     """Rows of the same measurement in different processes, in the order of the first; a quiet link and a loud one differ in `bytes`."""
     out: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
+        if row["status"] == "timeout":
+            continue  # it has no numbers
         out[tuple(row.get(k) for k in _KEY)].append(row)
     return out
 

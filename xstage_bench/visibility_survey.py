@@ -12,6 +12,7 @@ import numpy as np
 
 from xstage_bench.device import Gpu, Node
 from xstage_bench.environment import snapshot
+from xstage_bench.errors import PairError, UsageError
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.visibility import DOMAINS, METHODS, RESERVED_SMS, WARMUP, Sighting, Watch
 from xstage_bench.visibility_numbers import behind_backlog, chosen, curve_of, own_sm_drained, spread
@@ -105,6 +106,8 @@ def row_of(part: str, sighting: Sighting) -> dict[str, Any]:
         "status": sighting.status,
         "wrong_words": sighting.wrong,
     }
+    if sighting.status == "timeout":
+        return row
     if part == "curve":
         c = curve_of(sighting)
         row["echo_ns"] = round(c.echo_ns, 1)
@@ -159,26 +162,40 @@ def survey(
         ``process number -> device``.
     pairs : sequence of (int, int), optional
         Default: all that the node has, and each source's LOCAL control.
+
+    Raises
+    ------
+    UsageError
+        A pair that this node does not have. One that fails while it is measured is named in ``failed_pairs``, and the others go on.
     """
     document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "kind": "visibility", "backend": "cuda"}
     document |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "environment_before": snapshot()}
     rows: list[dict[str, Any]] = []
     counters: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
     for process in range(1 if quick else processes):
         device = open_watcher(process)
         try:
             node = device.node()
             wanted = list(pairs) if pairs is not None else [*node.pairs, *((g, g) for g in sorted({a for a, _ in node.pairs}))]
+            _check(wanted, node)
             for source, destination in wanted:
+                name = f"{source}>{destination}"
+                if name in failed:
+                    continue
                 if progress is not None:
-                    progress(f"process {process}, pair {source}>{destination}")
+                    progress(f"process {process}, pair {name}")
                 before, issued = link_tx_kib(source), 0
-                for part, watch in watches(node.gpus[source], source, destination, quick=quick):
-                    sighting = device.watch(watch)
-                    row = {"part": part, "process": process, **row_of(part, sighting)}
-                    rows.append(row if process == 0 else {k: v for k, v in row.items() if k not in CURVES})
-                    issued += watch.schedule.bursts[0].bytes * watch.schedule.producer_count * watch.repetitions
-                    issued += sighting.lines * 128
+                try:
+                    for part, watch in watches(node.gpus[source], source, destination, quick=quick):
+                        sighting = device.watch(watch)
+                        row = {"part": part, "process": process, **row_of(part, sighting)}
+                        rows.append(row if process == 0 else {k: v for k, v in row.items() if k not in CURVES})
+                        issued += watch.schedule.bursts[0].bytes * watch.schedule.producer_count * watch.repetitions
+                        issued += sighting.lines * 128
+                except PairError as error:
+                    failed[name] = error.message
+                    continue
                 counters.append(_counted(process, source, destination, issued, before, link_tx_kib(source)))
             document["node"] = {
                 "gpus": [{"index": g.index, "name": g.name, "uuid": g.uuid, "sm_clock_mhz": g.sm_clock_mhz} for g in node.gpus],
@@ -187,7 +204,14 @@ def survey(
             }
         finally:
             device.close()
-    return {**document, "environment_after": snapshot(), "link_counters": counters, "rows": rows}
+    return {**document, "environment_after": snapshot(), "failed_pairs": failed, "link_counters": counters, "rows": rows}
+
+
+def _check(pairs: Sequence[tuple[int, int]], node: Node) -> None:
+    local = {(g.index, g.index) for g in node.gpus}
+    for a, b in pairs:
+        if (a, b) not in local and (a, b) not in node.pairs:
+            raise UsageError(f"pair {a}>{b} cannot be watched: {(node.unusable or {}).get(f'{a}>{b}', 'no such pair')}", "xstage topo")
 
 
 def _counted(process: int, source: int, destination: int, issued: int, before: int | None, after: int | None) -> dict[str, Any]:
@@ -204,7 +228,7 @@ def _counted(process: int, source: int, destination: int, issued: int, before: i
 
 
 def link_tx_kib(gpu: int) -> int | None:
-    """Payload that the GPU's links have sent, all of them together, as the driver's tool prints it; null where it does not."""
+    """Payload that the GPU's links have sent, all together, as the driver's tool prints it (and numbers GPUs); null where it does not."""
     try:
         done = subprocess.run(["nvidia-smi", "nvlink", "-gt", "d", "-i", str(gpu)], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

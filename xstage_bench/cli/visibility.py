@@ -29,6 +29,7 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, quick: bool,
     Needs GPUs: no simulator answers here. docs/visibility.md says what the numbers mean.
     """
     from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.device.cuda.compile import sources_hash
     from xstage_bench.record.atomic import write_bytes
     from xstage_bench.record.json_file import encode_json
     from xstage_bench.visibility_survey import survey
@@ -36,14 +37,21 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, quick: bool,
     out.no_json_beside(path, "the document")
     check_file(path)
     resolve_backend("cuda")
-    document = {"argv": ["xstage", *sys.argv[1:]], **survey(_open, pairs, quick=quick, processes=processes, progress=out.note)}
-    failed = [f"{r['pair']} {r['part']}" for r in document["rows"] if r["status"] == "timeout" or r["wrong_words"]]
+    document = {
+        "argv": ["xstage", *sys.argv[1:]],
+        "cuda_sources": sources_hash(),
+        **survey(_open, pairs, quick=quick, processes=processes, progress=out.note),
+    }
+    for pair, reason in document["failed_pairs"].items():
+        out.note(f"xstage: {reason}" if f"pair {pair}" in reason else f"xstage: pair {pair}: {reason}")
+    failed = list(document["failed_pairs"])
+    failed += [f"{r['pair']} {r['part']}" for r in document["rows"] if r["status"] == "timeout" or r["wrong_words"]]
     if path == STDOUT:
         out.raw(encode_json(document))
     else:
         write_bytes(path, encode_json(document))
         summary: dict[str, Any] = {"file": str(path), "rows": len(document["rows"]), "failed": failed}
-        out.result(summary, f"{path}\n{len(document['rows'])} rows, {len(failed)} of them failed")
+        out.result(summary, f"{path}\n{len(document['rows'])} rows, {len(failed)} failures")
     return ERROR if failed else 0
 
 
