@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.completion import DEFAULT
 from xstage_bench.device import Node
 from xstage_bench.errors import UsageError
 from xstage_bench.scene import COMPANY_KINDS, Scene, SceneTrace, seats
@@ -151,6 +152,8 @@ def _check(scene: Scene) -> None:
     for s in scene.schedules:
         if s.flavour != "st.v4" or s.layout != "contiguous":
             raise UsageError(f"flavour '{s.flavour}', layout '{s.layout}' in a scene", "scenes store st.v4, contiguous")
+        if s.completion != DEFAULT:
+            raise UsageError(f"completion '{s.completion}' in a scene", f"scenes end with '{DEFAULT}'")
         if len(s.bursts) > MAX_BURSTS:
             raise UsageError(f"{len(s.bursts)} bursts in a schedule of a scene, at most {MAX_BURSTS}", "use fewer bursts")
         odd = [b.bytes for b, n in zip(s.bursts, s.stores_per_warp(), strict=True) if n % TURN]
