@@ -36,7 +36,7 @@ class Profiled:
 
 
 def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
-    """Fit the Burst-Gap model to a run.
+    """Fit the Burst-Gap law and the node model to a run.
 
     Raises
     ------
@@ -44,6 +44,7 @@ def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
         The run holds no row that could enter a fit.
     """
     from xstage_bench.model.calibrate import calibrate
+    from xstage_bench.model.node_pair import with_nodes
 
     node = run.manifest.node
     samples = usable_samples(run)
@@ -51,7 +52,8 @@ def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
         raise DataError(f"{run.folder} holds no samples of a pair that works", "measure again: xstage run")
     names = " + ".join(dict.fromkeys(gpu.name for gpu in node.gpus))
     label = backend_label(run.manifest)
-    return calibrate(samples, backend=label, gpu=names, sm_clock_mhz=node.gpus[0].sm_clock_mhz, seed=seed, resamples=resamples)
+    model = calibrate(samples, backend=label, gpu=names, sm_clock_mhz=node.gpus[0].sm_clock_mhz, seed=seed, resamples=resamples)
+    return with_nodes(model, samples, run.producers(), {g.index: g.smids for g in node.gpus}, seed=seed)
 
 
 def backend_label(manifest: Manifest) -> str:
@@ -118,9 +120,8 @@ def predict_schedules(
         The model has no such pair or flavour, or a schedule has more producers than its GPU has SMs: every fit includes all SMs,
         so the largest count that it has seen is that of the GPU.
     """
-    from xstage_bench.model.predict import pair_model, predict
+    from xstage_bench.model.predict import pair_model, predict_all
 
-    predicted = []
     for schedule in schedules:
         seen = pair_model(model, schedule, pair).calibrated_range.producers
         if seen is not None and schedule.producer_count > seen[1]:
@@ -128,8 +129,7 @@ def predict_schedules(
                 f"{schedule.producer_count} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs",
                 f"use at most {seen[1]} producers",
             )
-        predicted.append(predict(model, schedule, pair, sm_clock_mhz))
-    return predicted
+    return predict_all(model, schedules, pair, sm_clock_mhz)
 
 
 def find_validation(run: Run) -> Validation | None:

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from xstage_bench.schedule import Schedule
 
 ROWS_SHOWN = 64
-COLUMNS = ("burst", "start_ns", "t0_cycles", "issue_cycles", "issue_low_cycles", "issue_high_cycles", "backlog_bytes", "regime")
+COLUMNS = (
+    "burst",
+    "start_ns",
+    "t0_cycles",
+    "issue_cycles",
+    "issue_low_cycles",
+    "issue_high_cycles",
+    "issue_max_cycles",
+    "backlog_bytes",
+    "visible_ns",
+    "regime",
+)
 
 
 @click.command("predict", short_help="Predict a schedule file.")
@@ -41,7 +52,14 @@ def command(out: Output, model: Path, schedule: Path, pair: str | None, sm_clock
         "backend": loaded.backend,
         "simulated": is_simulated(loaded),
         "schedules": [
-            {"schedule": s.key(), "pair": p.pair, "sm_clock_mhz": p.sm_clock_mhz, "total_ns": p.total_ns, "bursts": p.rows()}
+            {
+                "schedule": s.key(),
+                "pair": p.pair,
+                "model": p.model,
+                "sm_clock_mhz": p.sm_clock_mhz,
+                "total_ns": p.total_ns,
+                "bursts": p.rows(),
+            }
             for s, p in zip(schedules, predicted, strict=True)
         ],
     }
@@ -55,7 +73,8 @@ def command(out: Output, model: Path, schedule: Path, pair: str | None, sm_clock
 def _text(schedule: Schedule, predicted: PredictedSchedule) -> str:
     rows: list[dict[str, Any]] = predicted.rows()
     k, w = schedule.producer_count, schedule.warps
-    head = f"pair {predicted.pair}, {k} producers x {w} warps, {schedule.start}: {len(rows)} bursts in {predicted.total_ns:.0f} ns"
+    what = f"pair {predicted.pair}, {predicted.model} model, {k} producers x {w} warps, {schedule.start}"
+    head = f"{what}: {len(rows)} bursts in {predicted.total_ns:.0f} ns"
     shown = table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows[:ROWS_SHOWN]])
     more = f"\n... and {len(rows) - ROWS_SHOWN} more bursts; --json has all" if len(rows) > ROWS_SHOWN else ""
     return f"{head}\n{shown}{more}"

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.node.intervals import Spread
+from xstage_bench.model.node.issue import IssueLaw
+from xstage_bench.model.node.placement import Placement
+from xstage_bench.model.release import ReleaseLaw
 from xstage_bench.record.json_file import read_json, write_json
 
 SCHEMA_VERSION = 1
@@ -128,6 +132,34 @@ class CalibratedRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBasis:
+    """What a pair's node model stands on beside its eight estimates: enough to predict with it (docs/node-model.md).
+
+    Parameters
+    ----------
+    used : dict of str to float
+        The parameters that predictions use: the estimates, or the value kept where the data did not identify one.
+    placement : Placement
+        The measured map of smid to arbitration unit.
+    sm_clock_mhz : float
+    spread : Spread or None
+        Of the prediction intervals.
+    issue : IssueLaw
+        Constants of the instrument.
+    n_schedules : int
+        In the fit.
+    """
+
+    used: dict[str, float]
+    placement: Placement
+    sm_clock_mhz: float
+    spread: Spread | None
+    issue: IssueLaw
+    n_schedules: int
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairModel:
     """All that was fitted for one ordered pair (``"0>1"``), or for the LOCAL control (``"0>0"``), flavour and layout."""
 
@@ -136,9 +168,11 @@ class PairModel:
     layout: str
     burst_gap: list[BurstGap]
     node: dict[str, Estimate] = field(default_factory=dict)
+    node_basis: NodeBasis | None = None
     calibrated_range: CalibratedRange = field(default_factory=CalibratedRange)
     drain: list[DrainRate] = field(default_factory=list)
     plateaus: list[Plateau] = field(default_factory=list)
+    release: list[ReleaseLaw] = field(default_factory=list)
 
     @property
     def is_local(self) -> bool:

@@ -1,31 +1,34 @@
-"""What a Schedule costs by the Burst-Gap model: burst by burst, with the backlog carried from one to the next."""
+"""What a Schedule costs, burst by burst: by the node model of its pair, or by the Burst-Gap law with the backlog carried along."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.interpolate import Law, law_at
 from xstage_bench.schedule import Schedule
 
 FloatArray = NDArray[np.float64]
+Form = Literal["node", "burst_gap"]
 #: A burst is called stalled when it takes longer than this many times its T0.
 STALLED = 1.1
 _COLUMNS = (
     "t0_cycles",
     "issue_cycles",
+    "issue_max_cycles",
     "issue_low_cycles",
     "issue_high_cycles",
     "stall_cycles",
     "backlog_bytes",
     "start_ns",
     "end_ns",
+    "visible_ns",
     "in_calibrated_range",
 )
 
@@ -38,20 +41,27 @@ class PredictedSchedule:
     ----------
     pair : str
         The pair whose model was used.
+    model : {'node', 'burst_gap'}
+        Which model predicted.
     sm_clock_mhz : float
         At which cycles were converted.
     t0_cycles : ndarray of float
         Issue time without backpressure.
     issue_cycles : ndarray of float
         Predicted mean over producers.
+    issue_max_cycles : ndarray of float
+        The slowest producer; the Burst-Gap law has all producers alike.
     issue_low_cycles, issue_high_cycles : ndarray of float
-        90 % prediction interval by the law's own error on isolated bursts; backlog and stagger are not in it.
+        90 % prediction interval. Of ``burst_gap`` by the law's own error on isolated bursts, without backlog and stagger; of ``node`` by
+        the residuals of unseen schedules in the burst's regime.
     stall_cycles : ndarray of float
         issue - T0.
     backlog_bytes : ndarray of float
-        Issued and not yet drained when the burst starts, all producers together.
+        Issued and not yet drained when the burst's issue ends, all producers together.
     start_ns, end_ns : ndarray of float
-        After the schedule's time zero; of isolated bursts, after each burst's own start.
+        Start and end of issue, mean over producers, after the schedule's time zero; of isolated bursts, after each burst's own start.
+    visible_ns : ndarray of float
+        When the last byte of the burst has drained, likewise.
     regime : tuple of str
         ``free`` or ``stalled`` (more than 1.1 T0).
     in_calibrated_range : ndarray of bool
@@ -59,15 +69,18 @@ class PredictedSchedule:
     """
 
     pair: str
+    model: Form
     sm_clock_mhz: float
     t0_cycles: FloatArray
     issue_cycles: FloatArray
+    issue_max_cycles: FloatArray
     issue_low_cycles: FloatArray
     issue_high_cycles: FloatArray
     stall_cycles: FloatArray
     backlog_bytes: FloatArray
     start_ns: FloatArray
     end_ns: FloatArray
+    visible_ns: FloatArray
     regime: tuple[str, ...]
     in_calibrated_range: NDArray[np.bool_]
     total_ns: float
@@ -80,7 +93,9 @@ class PredictedSchedule:
         ]
 
 
-def predict(model: Model, schedule: Schedule, pair: str | None = None, sm_clock_mhz: float | None = None) -> PredictedSchedule:
+def predict(
+    model: Model, schedule: Schedule, pair: str | None = None, sm_clock_mhz: float | None = None, form: Form | None = None
+) -> PredictedSchedule:
     """Predict a schedule.
 
     Parameters
@@ -91,6 +106,8 @@ def predict(model: Model, schedule: Schedule, pair: str | None = None, sm_clock_
         Use the model of this pair; default is the schedule's own.
     sm_clock_mhz : float, optional
         SM clock of the prediction; default is the model's. T0 scales with it, R does not.
+    form : {'node', 'burst_gap'}, optional
+        Default: the node model where the pair has one, else the Burst-Gap law.
 
     Returns
     -------
@@ -98,7 +115,7 @@ def predict(model: Model, schedule: Schedule, pair: str | None = None, sm_clock_
 
     Notes
     -----
-    With q the backlog in bytes when burst i starts and e the time from its start to that of the next::
+    The Burst-Gap law: with q the backlog in bytes when burst i starts and e the time from its start to that of the next::
 
         issue_i = max(T0_i, (V_i + q_i - Q) / R)
         q_(i+1) = max(0, q_i + V_i - R * e_i)
@@ -111,9 +128,36 @@ def predict(model: Model, schedule: Schedule, pair: str | None = None, sm_clock_
     UsageError
         The model has no such pair, flavour or layout, or the clock is not positive.
     DataError
-        Nothing was identified for that pair.
+        Nothing was identified for that pair, or it has no node model although that form is asked for.
     """
-    found = pair_model(model, schedule, pair)
+    return predict_all(model, [schedule], pair, sm_clock_mhz, form)[0]
+
+
+def predict_all(
+    model: Model, schedules: Sequence[Schedule], pair: str | None = None, sm_clock_mhz: float | None = None, form: Form | None = None
+) -> list[PredictedSchedule]:
+    """Predict many schedules; much faster than one by one. See `predict`."""
+    from xstage_bench.model.node_pair import predict_by_node
+
+    out: dict[int, PredictedSchedule] = {}
+    by_pair: dict[str, tuple[PairModel, list[int]]] = {}
+    for i, schedule in enumerate(schedules):
+        found = pair_model(model, schedule, pair)
+        by_pair.setdefault(f"{found.pair} {found.flavour} {found.layout}", (found, []))[1].append(i)
+    for found, mine in by_pair.values():
+        predicted = predict_by_node(found, [schedules[i] for i in mine], sm_clock_mhz) if form != "burst_gap" else None
+        if predicted is None:
+            if form == "node":
+                raise DataError(
+                    f"the model has no node model of pair {found.pair}",
+                    "measure the probes isolated, periodic, timed, placement; xstage fit",
+                )
+            predicted = [_burst_gap(model, found, schedules[i], sm_clock_mhz) for i in mine]
+        out.update(zip(mine, predicted, strict=True))
+    return [out[i] for i in range(len(schedules))]
+
+
+def _burst_gap(model: Model, found: PairModel, schedule: Schedule, sm_clock_mhz: float | None) -> PredictedSchedule:
     clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
     if not (np.isfinite(clock) and clock > 0):
         raise UsageError(f"sm_clock_mhz is {sm_clock_mhz}, must be positive", f"the model's own is {model.sm_clock_mhz:g}")
@@ -132,20 +176,24 @@ def predict(model: Model, schedule: Schedule, pair: str | None = None, sm_clock_
 
     start, end = time_line(schedule, clock, issue_ns)
     issue = (end - start) / scale
+    left = np.maximum(backlog + volume - law.mean_gb_per_s * (end - start), 0.0)
     known = found.calibrated_range
     sizes = np.array([b.bytes for b in schedule.bursts])
     inside = _within(schedule.producer_count, known.producers) and _within(schedule.warps, known.warps)
     return PredictedSchedule(
         pair=found.pair,
+        model="burst_gap",
         sm_clock_mhz=clock,
         t0_cycles=t0_cycles,
         issue_cycles=issue,
+        issue_max_cycles=issue,
         issue_low_cycles=issue * max(0.0, 1 - law.relative_error),
         issue_high_cycles=issue * (1 + law.relative_error),
         stall_cycles=np.maximum(0.0, issue - t0_cycles),
-        backlog_bytes=backlog,
+        backlog_bytes=left,
         start_ns=start,
         end_ns=end,
+        visible_ns=end + left / law.mean_gb_per_s,
         regime=tuple("stalled" if s else "free" for s in issue > STALLED * t0_cycles),
         in_calibrated_range=np.array([bool(inside and _within(int(b), known.bytes)) for b in sizes]),
         total_ns=total_ns(schedule, start, end),

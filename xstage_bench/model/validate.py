@@ -23,7 +23,7 @@ from xstage_bench.model.document import (
     Validation,
 )
 from xstage_bench.model.interpolate import Law, law_at
-from xstage_bench.model.predict import free_cycles, predict, time_line, total_ns
+from xstage_bench.model.predict import Form, free_cycles, predict_all, time_line, total_ns
 from xstage_bench.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def validate(model: Model, samples: pd.DataFrame) -> Validation:
     Returns
     -------
     Validation
-        Models ``burst_gap``, ``bandwidth_only`` (V/R) and ``loggp`` (base + max(issue cost, V/R), no capacity, no backlog) for each pair of
-        the model that was measured. Null numbers have a reason.
+        Models ``node`` where it was fitted, ``burst_gap``, ``bandwidth_only`` (V/R) and ``loggp`` (base + max(issue cost, V/R), no capacity,
+        no backlog) for each pair of the model that was measured. Null numbers have a reason.
 
     Raises
     ------
@@ -96,7 +96,11 @@ def validate(model: Model, samples: pd.DataFrame) -> Validation:
         if not measured:
             out.notes.append(f"{pair.pair}: no valid samples of held-out schedules")
             continue
-        out.models.append(_score("burst_gap", pair, measured, [_burst_gap(model, m.schedule, pair) for m in measured]))
+        forms: tuple[Form, ...] = ("node", "burst_gap") if pair.node_basis is not None else ("burst_gap",)
+        for form in forms:
+            found = predict_all(model, [m.schedule for m in measured], pair.pair, form=form)
+            scored = [_Predicted(p.issue_cycles, p.t0_cycles, p.total_ns, p.issue_low_cycles, p.issue_high_cycles) for p in found]
+            out.models.append(_score(form, pair, measured, scored))
         for name in BASELINES:
             out.models.append(_score(name, pair, measured, [_baseline(name, model, m.schedule, pair) for m in measured]))
     if not len(heldout):
@@ -127,11 +131,6 @@ def _measured(rows: pd.DataFrame) -> list[_Measured]:
         if keep.any():
             out.append(_Measured(schedule, cycles, float(totals[key]), keep))
     return out
-
-
-def _burst_gap(model: Model, schedule: Schedule, pair: PairModel) -> _Predicted:
-    p = predict(model, schedule, pair.pair)
-    return _Predicted(p.issue_cycles, p.t0_cycles, p.total_ns, p.issue_low_cycles, p.issue_high_cycles)
 
 
 def _baseline(name: ModelName, model: Model, schedule: Schedule, pair: PairModel) -> _Predicted:
