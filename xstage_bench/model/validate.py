@@ -67,8 +67,8 @@ def validate(model: Model, samples: pd.DataFrame) -> Validation:
     Returns
     -------
     Validation
-        Models ``node`` where it was fitted, ``burst_gap``, ``bandwidth_only`` (V/R) and ``loggp`` (base + max(issue cost, V/R), no capacity,
-        no backlog) for each pair of the model that was measured. Null numbers have a reason.
+        Models ``node`` where it was fitted, ``burst_gap``, ``bandwidth_only`` (V/R) and ``loggp`` (base + max(issue cost, V/R), no
+        capacity, no backlog) for each pair of the model that was measured. Null numbers have a reason.
 
     Raises
     ------
