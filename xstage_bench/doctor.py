@@ -97,7 +97,8 @@ def _cupy(environment: Mapping[str, Any], present: bool) -> Finding:
 def _pairs(topology: Topology) -> Finding:
     usable = topology.usable_pairs()
     if not usable:
-        return Finding("pairs", "fail", topology.why_not(), "xstage topo")
+        hint = "xstage topo; xstage profile --peer host measures stores to host memory" if topology.host_gpus() else "xstage topo"
+        return Finding("pairs", "fail", topology.why_not(), hint)
     lost = len(topology.connections) - len(usable)
     if lost:
         detail = f"{len(usable)} of {len(topology.connections)} ordered pairs are usable; {topology.why_not()}"
