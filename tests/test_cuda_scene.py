@@ -100,6 +100,7 @@ def test_the_host_mirrors_the_structs_of_the_kernels() -> None:
         mine = [(n, dtype.fields[n][0]) for n in dtype.names or ()]
         assert fields == [(f"{n}[{d.shape[0]}]" if d.shape else n, d.base.itemsize) for n, d in mine], name
     constants = {"MAX_STREAMS": layout.MAX_STREAMS, "MAX_BURSTS": layout.MAX_BURSTS, "MAX_ALL_BURSTS": layout.MAX_ALL_BURSTS}
+    assert f"PULL_BULK = {layout.PULL_BULK}," in text
     for name, value in constants.items():
         assert f"{name} = {value}" in text
 

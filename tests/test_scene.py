@@ -98,6 +98,15 @@ def test_every_study_fits_on_two_gpus(name: str) -> None:
         pack(scene, node(), 2, 0)
 
 
+def test_a_node_of_one_gpu_has_host_memory() -> None:
+    from xstage_bench.device.cuda.scene import pack
+
+    (scene,) = STUDIES["host"](node(1))
+    assert pack(scene, node(1), 2, 0).memory.keys() == {HOST}
+    assert pair(node(1), B, destination=HOST).schedules[0].destination == HOST
+    assert STUDIES["patterns"](node(1)) == []
+
+
 def trace(s: Schedule, start: float, end: float) -> Trace:
     n, k = len(s.bursts), s.producer_count
     ones = np.ones((n, k))

@@ -24,7 +24,7 @@ ERROR = 1
 @click.option("--pattern", "patterns", type=click.Choice(PATTERNS), multiple=True, help="Who stores to whom; repeatable.")
 @click.option("--study", "studies", type=click.Choice(STUDIES), multiple=True, help="A family of scenes (docs/company.md); repeatable.")
 @click.option("--source", type=click.IntRange(0), default=0, show_default=True, help="Of pair, both_directions, fan_out.")
-@click.option("--destination", type=click.IntRange(0), help="Of pair, both_directions (default 1), incast (default 0).")
+@click.option("--destination", type=click.IntRange(-1), help="Of pair (-1: host memory), both_directions (default 1), incast (default 0).")
 @click.option("--bytes", "size", type=click.IntRange(1), default=1 << 20, show_default=True, help="Per SM and burst.")
 @click.option("--bursts", type=click.IntRange(1, 128), default=1, show_default=True, help="Bursts of each schedule.")
 @click.option("--gap", type=click.IntRange(0), default=0, show_default=True, metavar="CYCLES", help="Between two bursts.")
@@ -37,7 +37,8 @@ ERROR = 1
 def command(out: Output, spec: str, path: Path | None, repetitions: int, processes: int, seed: int, **chosen: Any) -> int:
     """Measure scenes: several schedules executed at the same time by several GPUs.
 
-    Without --pattern and --study every pattern is measured. Pairs that cannot be reached are left out and named with the reason.
+    Without --pattern and --study every pattern is measured, or stores to host memory where there is one GPU. Pairs that cannot be
+    reached are left out and named with the reason.
     """
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.record.json_file import encode_json, write_json
@@ -48,6 +49,8 @@ def command(out: Output, spec: str, path: Path | None, repetitions: int, process
     choice = resolve_backend(spec)
     if choice.simulated:
         out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
+    if choice.peer == "host":
+        out.note(f"HOST MEMORY over PCIe is the destination ({choice.reason})")
     document = measure_scenes(
         choice, lambda node: _scenes(node, **chosen), repetitions=repetitions, processes=processes, seed=seed, say=out.note
     )
@@ -75,6 +78,8 @@ def _scenes(
     ends: dict[str, Any] = {"warps": warps, "source": source}
     if destination is not None:
         ends["destination"] = destination
+    if len(node.gpus) < 2 and not patterns and not studies:
+        return company.host(node)
     scenes = [known.PATTERNS[name](node, course, **ends) for name in (patterns or (() if studies else PATTERNS))]
     return scenes + [scene for name in studies for scene in company.STUDIES[name](node)]
 

@@ -35,6 +35,7 @@ WINDOW_BYTES = 256 * 1024  # of one producer, as in layout.py: longer bursts wra
 TURN, TURN_BYTES = 4, 2048  # warp-stores per turn of the measured loop
 MAX_STREAMS, MAX_BURSTS, MAX_ALL_BURSTS, MAX_RANKS, SLOTS, UNIT_BYTES = 16, 128, 512, 16, 64, 4096
 STATE_DONE = 1
+PULL_BULK = 1 + COMPANY_KINDS.index("pull.bulk")  # kinds of streams: 0 is a push
 _SLOW_GB_PER_S = 10.0  # for watchdogs only: one GPU's stores read back over PCIe
 
 

@@ -31,6 +31,8 @@ class SceneWorker:
 
         if not self._gpus:
             self._gpus = [_Gpu(i) for i in range(runtime.getDeviceCount())]
+        if any((p.streams["kind"] == scene.PULL_BULK).any() and self._gpus[p.gpu].major < 9 for p in packed.parts):
+            raise ValueError("bulk loads need a GPU of sm_90 or later")
         base = {place: self._memory(place, size) for place, size in packed.memory.items()}
         parts = [(self._gpus[p.gpu], p) for p in packed.parts]
         mail = np.array([g.mail for g, _ in parts], dtype=np.uint64)
@@ -63,6 +65,7 @@ class _Gpu:
         runtime.setDevice(index)
         properties = runtime.getDeviceProperties(index)
         self._sms = int(properties["multiProcessorCount"])
+        self.major = int(properties["major"])
         arch = f"sm_{properties['major']}{properties['minor']}"
         # More than half of an SM's shared memory, so that a second CTA cannot join; and at least what the kernel uses (company.cu: Shared).
         self._shared = max(int(properties["sharedMemPerMultiprocessor"]) // 2 + 1024, (92 if properties["major"] >= 9 else 60) * 1024)

@@ -12,7 +12,7 @@ from xstage_bench.device.sim.arbiter import Array
 from xstage_bench.device.sim.fluid import ALONE, FREE, TIMED, Rows, Solution, solve
 from xstage_bench.device.sim.port import issue_cycles
 from xstage_bench.device.sim.presets import Groups, Preset
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule import HOST, Schedule
 
 _UNSHARED = 1e9  # bytes per cycle: no limit
 _BATCH = 512  # rows solved in step: wide enough to hide the cost of a numpy call, narrow enough to bound memory
@@ -125,6 +125,7 @@ def _rows(preset: Preset, jobs: list[tuple[_Prepared, list[int]]], conditions: C
         gap[: len(chosen), j] = [max(preset.turnaround, b.gap_cycles + preset.gap_overhead) for b in chosen]
         deadline[: len(chosen), j] = [b.start_ns * mhz / 1e3 for b in chosen]
     local = np.array([p.schedule.is_local for p, _ in jobs])
+    host = np.array([p.schedule.destination == HOST for p, _ in jobs])
     warps = np.array([p.schedule.warps for p, _ in jobs], dtype=float)
     remote = np.array([preset.capacity_alone_bytes, preset.capacity_both_bytes])[:, None]
     capacity = np.where(local, preset.local_capacity_bytes, remote) * conditions.capacity
@@ -140,7 +141,7 @@ def _rows(preset: Preset, jobs: list[tuple[_Prepared, list[int]]], conditions: C
         rule=np.array([_RULES[p.schedule.start] for p, _ in jobs]),
         link=np.where(local, _UNSHARED, preset.link_gb_per_s * conditions.link / (mhz / 1e3)),
         group=np.where(local, preset.local_group_bytes_per_cycle, _UNSHARED),
-        buffer=np.full(s, preset.link_buffer_bytes),
+        buffer=np.where(host, preset.host_buffer_bytes, preset.link_buffer_bytes),
         sm_rate=np.where(local, preset.local_sm_bytes_per_cycle, preset.sm_bytes_per_cycle),
         latency=preset.latency + preset.latency_per_warp * warps,
         credit=np.where(local, preset.local_credit, preset.credit),

@@ -88,8 +88,9 @@ class Preset:
         What the links' signalling allows, per direction.
     link_gb_per_s : float
         What all producers together drain at, 10^9 bytes per second.
-    host_gb_per_s : float
-        The same to pinned host memory over PCIe.
+    host_gb_per_s, host_buffer_bytes : float
+        The same to pinned host memory over PCIe, and the shared buffer before it (below): 52 GB/s, and what 8 to 132 SMs have outstanding
+        beside their own 18 kB each, 1.0 to 1.6 MB (results/h200-x2/2026-11-29-places/host).
     egress_gb_per_s, ingress_gb_per_s : float
         In a scene: what one GPU's port sends to, and receives from, all others together.
     link_buffer_bytes : float
@@ -121,7 +122,8 @@ class Preset:
     timer_tick_ns: float = 32.0
     line_rate_gb_per_s: float = 478.1
     link_gb_per_s: float = 371.3
-    host_gb_per_s: float = 50.0
+    host_gb_per_s: float = 52.0
+    host_buffer_bytes: float = 1.3e6
     egress_gb_per_s: float = 371.3
     ingress_gb_per_s: float = 371.3
     link_buffer_bytes: float = 247500.0

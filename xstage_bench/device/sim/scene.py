@@ -165,7 +165,7 @@ def _fresh(preset: Preset, s: Schedule, factor: float, mhz: float) -> _Flow:
     size = np.array([b.bytes for b in s.bursts], dtype=float) * s.producer_count
     free = issue_cycles(preset.port, s.warps, s.stores_per_warp())
     first = s.bursts[0].start_ns * mhz / 1e3 if s.start == "timed" else 0.0
-    total = float(np.broadcast_to(each, place[2].shape).sum()) * factor
+    total = float(np.broadcast_to(each, place[2].shape).sum()) * factor + (preset.host_buffer_bytes if s.destination == HOST else 0.0)
     return _Flow(s, size, free, total, np.zeros(n), np.zeros(n), first)
 
 
