@@ -16,7 +16,8 @@ static constexpr u32 TIMELINE_STORES = 128;
 
 #if XSTAGE_IS_BULK
 // Every warp's part of the source buffer: one operation and the steps of its origin.
-static constexpr u32 SOURCE_BYTES = WARP_STORE_BYTES + (BULK_SOURCES - 1) * PIECE_BYTES;
+static constexpr u32 STEP_BYTES = BULK_STEP_PIECES * PIECE_BYTES;
+static constexpr u32 SOURCE_BYTES = WARP_STORE_BYTES + (BULK_SOURCES - 1) * STEP_BYTES;
 
 static __device__ void fill_source(char *source, u32 tag, u32 producer, u32 warp, u32 lane) {
   for (u32 i = lane; i < SOURCE_BYTES / PIECE_BYTES; i += 32) {
@@ -30,8 +31,8 @@ static __device__ __forceinline__ void issue(char *window, u32 window_bytes, u32
                                              u32 *timeline, u64 &start, u64 &end) {
   const u32 turn = groups_per_warp(window_bytes, warps);
   u32 slot = first % turn;
-  u32 from = source + first % BULK_SOURCES * PIECE_BYTES;
-  const u32 last = source + BULK_SOURCES * PIECE_BYTES;
+  u32 from = source + first % BULK_SOURCES * STEP_BYTES;
+  const u32 last = source + BULK_SOURCES * STEP_BYTES;
   char *to = window + (XSTAGE_SEGMENTS ? 0 : place(window_bytes, warp, warps, slot, 0));
 #ifdef XSTAGE_TIMELINE
   u32 at = 0;
@@ -47,7 +48,7 @@ static __device__ __forceinline__ void issue(char *window, u32 window_bytes, u32
 #endif
       bulk_commit();
       XSTAGE_MARK()
-      from += PIECE_BYTES;
+      from += STEP_BYTES;
       if (from == last) from = source;
       to += XSTAGE_SEGMENTS ? 0 : WARP_STORE_BYTES;
       if (++slot == turn) {

@@ -12,7 +12,10 @@ struct Pattern {
   u32 x, y, z, w;
 };
 
-static constexpr u32 BULK_SOURCES = XSTAGE_KIND == XSTAGE_BULK ? 13 : 1;  // 16-byte steps into the source; odd, so that the wrap meets another
+// Places in the source that a bulk copy may start from; odd, so that the wrap of the window meets another. They are 128 bytes apart: a source
+// that is aligned to less makes more packets of the same bytes (docs/flavours.md).
+static constexpr u32 BULK_SOURCES = XSTAGE_KIND == XSTAGE_BULK ? 13 : 1;
+static constexpr u32 BULK_STEP_PIECES = 8;
 
 // Pattern of operation 0; warp-store j has x + j. For a bulk copy `lane` is the 16-byte word of the source buffer.
 static __device__ __forceinline__ Pattern pattern_of(u32 tag, u32 producer, u32 warp, u32 lane) {
@@ -51,7 +54,7 @@ static __device__ __forceinline__ u32 expected_word(Pattern p, u32 k, u32 store,
 }
 
 // The word of the source buffer that piece `piece` of bulk operation `store` was copied from; a lane for stores.
-static __device__ __forceinline__ u32 origin(u32 store, u32 piece) { return XSTAGE_IS_BULK ? store % BULK_SOURCES + piece : piece; }
+static __device__ __forceinline__ u32 origin(u32 store, u32 piece) { return XSTAGE_IS_BULK ? store % BULK_SOURCES * BULK_STEP_PIECES + piece : piece; }
 
 static __device__ __forceinline__ void load_piece(const char *at, u32 (&have)[PIECE_WORDS]) {
   if constexpr (PIECE_WORDS == 1) {

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import DataError, UsageError
 
 Kind = Literal["store", "reduce", "bulk", "bulk_reduce"]
 KINDS: tuple[Kind, ...] = ("store", "reduce", "bulk", "bulk_reduce")
@@ -125,6 +125,14 @@ def register(flavour: Flavour) -> None:
         raise UsageError(f"there is a flavour '{flavour.name}' already", "give yours another name")
     FLAVOURS[flavour.name] = flavour
     WARP_STORE_BYTES[flavour.name] = flavour.warp_store_bytes
+
+
+def recorded_flavour(facts: dict[str, Any]) -> Flavour:
+    """Rebuild a flavour of the user's own from a manifest; `DataError` when it describes none."""
+    try:
+        return Flavour(**{**facts, "architectures": tuple(facts["architectures"])})
+    except (TypeError, KeyError) as error:
+        raise DataError(f"a recorded flavour is incomplete ({error})", "take the run from a copy") from None
 
 
 _HEADER = re.compile(r"^//\s*xstage-flavour:\s*(.*)$", re.MULTILINE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from xstage_bench.device import Device, Node
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.errors import UsageError
+from xstage_bench.flavour import Flavour
 from xstage_bench.probe import Probe, Sweep, load_probes
 from xstage_bench.schedule import HOST, Schedule
 
@@ -45,6 +46,8 @@ class Options:
         Measure these instead of the probes.
     processes, repetitions : int
         `repetitions` in all, spread over the processes; 0 means the default.
+    flavours : tuple of Flavour
+        The user's own, so that the manifest can say what they were.
     """
 
     backend: BackendChoice
@@ -57,6 +60,7 @@ class Options:
     schedules: tuple[Schedule, ...] = ()
     processes: int = PROCESSES
     repetitions: int = 0
+    flavours: tuple[Flavour, ...] = ()
 
     def facts(self) -> dict[str, Any]:
         """Return what decided the plan, for the manifest."""
@@ -70,6 +74,7 @@ class Options:
             "schedules": len(self.schedules),
             "processes": self.processes,
             "repetitions": self.repetitions,
+            "own_flavours": [asdict(f) for f in self.flavours],
         }
 
 

@@ -77,7 +77,7 @@ def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(header: list[str]) -> dict[str, int]:
-    names = [name.strip() for name in header]
+    names = [" ".join(name.split()) for name in header]  # a quoted name may hold a line break
     hint = f"the columns are {','.join(COLUMNS)}"
     if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
         raise DataError("line 1: the cells are not separated by commas", "save it with commas between cells")
@@ -217,5 +217,5 @@ def _head_number(cell: str, column: str) -> int:
 
 
 def _shown(cell: str) -> str:
-    cell = cell.strip()
+    cell = " ".join(cell.split())  # a quoted cell may hold a line break
     return "empty" if not cell else f"'{cell[:40]}'"

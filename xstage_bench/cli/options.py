@@ -84,6 +84,9 @@ def measuring(verb: Verb) -> Verb:
             click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
             click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
             click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of every random choice."),
+            click.option(
+                "--flavour-path", type=FILE, multiple=True, metavar="FILE", help="A store flavour of your own (.cuh); repeatable."
+            ),
             click.option("--probe-path", type=FILE, multiple=True, metavar="DIR", help="A folder with probes of your own; repeatable."),
         ]
     ):
@@ -108,15 +111,20 @@ def run_options(
     quick: bool | None,
     seed: int,
     probe_path: tuple[Path, ...],
+    flavour_path: tuple[Path, ...] = (),
     schedule: tuple[Path, ...] = (),
 ) -> Options:
     """Resolve the backend, say on stderr when it is the simulator, and return the runner's options."""
     from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.flavour import load_flavour, register
     from xstage_bench.plan import Options
     from xstage_bench.schedule_file import load_schedules
 
     if schedule and (only or probe_path or pairs):
         raise UsageError("--schedule brings its own pairs and needs no probe", "leave out --only, --probe-path and --pairs")
+    own = tuple(load_flavour(path) for path in flavour_path)
+    for flavour in own:
+        register(flavour)
     schedules = tuple(s for path in schedule for s in load_schedules(path))
     choice = resolve_backend(spec, peer)
     if choice.simulated:
@@ -125,7 +133,7 @@ def run_options(
         out.note(f"HOST MEMORY over PCIe is the destination ({choice.reason})")
     if quick is None:
         quick = choice.simulated and spec == "auto"
-    return Options(choice, pairs, only, quick, seed, budget, probe_path, schedules)
+    return Options(choice, pairs, only, quick, seed, budget, probe_path, schedules, flavours=own)
 
 
 def _log_to_stderr(debug: bool) -> None:

@@ -19,6 +19,7 @@ from xstage_bench.model.document import SCHEMA_VERSION, CalibratedRange, Model, 
 from xstage_bench.model.entry import entry, missing_entry, recipe
 from xstage_bench.model.knee import BASE, EXCESS, FREE
 from xstage_bench.model.periodic import steady
+from xstage_bench.model.release import release_laws
 from xstage_bench.model.resample import MIN_PROCESSES, Resampled, combine
 from xstage_bench.model.timer import timer_facts
 
@@ -126,6 +127,7 @@ def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.Group, set
         calibrated_range=_range(rows),
         drain=rates.documents(),
         plateaus=flat,
+        release=release_laws(rows, clock),
     )
 
 

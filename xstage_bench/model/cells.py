@@ -19,8 +19,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 #: The probe whose schedules no fit may see.
 HOLDOUT = "holdout"
-#: Probes of isolated bursts over a grid of sizes: to a peer, and the LOCAL control.
-ISOLATED = ("isolated", "local")
+#: Probes of isolated bursts over a grid of sizes: to a peer, the LOCAL control, and those of other flavours and layouts.
+ISOLATED = ("isolated", "local", "flavours", "layouts")
 _IDENTITY = ("schedule", "probe", "kind", "source", "destination", "flavour", "layout", "start", "producers", "producer_set", "warps")
 _PER_BURST = ("burst", "bursts", "bytes", "gap_cycles", "start_ns", "process", "repetition", "status")
 _MEASURED = ("issue_mean_cycles", "issue_max_cycles", "gap_mean_cycles", "start_mean_ns")

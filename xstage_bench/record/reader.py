@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from xstage_bench.completion import DEFAULT
 from xstage_bench.errors import DataError, UsageError, XStageError
+from xstage_bench.flavour import recorded_flavour, register
 from xstage_bench.record.columns import arrow_schema
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
 from xstage_bench.record.parts import COLUMNS, PRODUCERS_FOLDER, SAMPLES_FOLDER, TRACES_NAME, part_name, part_numbers, read_table
@@ -91,7 +92,10 @@ def load_run(path: Path | str) -> Run:
         raise DataError(f"{folder} is a file, not a run folder", "name the folder that holds manifest.json")
     if not (folder / MANIFEST_NAME).is_file():
         raise DataError(f"{folder} is not a run folder: it has no {MANIFEST_NAME}", "name the folder that holds manifest.json")
-    return Run(folder, load_manifest(folder))
+    manifest = load_manifest(folder)
+    for own in manifest.options.get("own_flavours", []):  # schedules name them
+        register(recorded_flavour(own))
+    return Run(folder, manifest)
 
 
 def schedules_of(samples: pd.DataFrame) -> dict[str, Schedule]:

@@ -15,7 +15,7 @@ MAX_BURSTS_BULK = 64
 _SEGMENTS = ("none", "rows", "tile")
 _TIMELINE_BYTES = MAX_WARPS * 128 * 4
 _HEAD_BYTES = 256  # item, producer, clocks
-_BULK_STEPS = 13  # BULK_SOURCES of cuda/pattern.cuh, in 16-byte steps
+_BULK_STEPS_BYTES = 13 * 128  # BULK_SOURCES of cuda/pattern.cuh, 128 bytes apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Variant:
         """Return the shared memory that a CTA of this variant needs when `warps` warps store."""
         bursts = MAX_BURSTS_BULK if self.flavour.bulk else MAX_BURSTS_ON_DEVICE
         per_burst = 16 + MAX_WARPS * (24 if self.flavour.bulk else 16)
-        source = warps * (self.flavour.bytes + 16 * _BULK_STEPS) if self.flavour.bulk else 0
+        source = warps * (self.flavour.bytes + _BULK_STEPS_BYTES) if self.flavour.bulk else 0
         return _HEAD_BYTES + bursts * per_burst + source + (_TIMELINE_BYTES if timeline else 0)
 
 
