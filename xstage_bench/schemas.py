@@ -27,7 +27,7 @@ def _short(schema: Any) -> Any:
     # A docstring's first line says what a thing is; the rest is for readers of the code.
     if isinstance(schema, dict):
         return {k: v.splitlines()[0] if k == "description" and isinstance(v, str) else _short(v) for k, v in schema.items()}
-    return [_short(entry) for entry in schema] if isinstance(schema, list) else schema
+    return [_short(entry) for entry in schema] if isinstance(schema, list | tuple) else schema
 
 
 def write_schemas(folder: Path) -> list[Path]:
