@@ -29,6 +29,7 @@ def _rows(
     return Rows(
         members=m,
         weight=np.ones_like(m),
+        multiple=np.ones_like(m),
         capacity=m * Q,
         load=np.array(load)[:, None],
         free=np.full((n, 1), free),

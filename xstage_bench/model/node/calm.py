@@ -25,7 +25,8 @@ def calm(rows: Rows) -> tuple[NDArray[np.bool_], FloatArray, FloatArray, FloatAr
     """
     has = rows.members > 0
     count = np.maximum(rows.members, 1e-12)
-    share = rows.weight * rows.link / np.where(has, rows.weight, 0.0).sum(axis=0) / count
+    weight = rows.weight * rows.multiple
+    share = weight * rows.link / np.where(has, weight, 0.0).sum(axis=0) / count
     least = np.minimum(np.where(has, share, np.inf).min(axis=0), rows.sm_rate)
     room = np.where(has, rows.capacity / count, np.inf).min(axis=0)
     producers = rows.members.sum(axis=0)

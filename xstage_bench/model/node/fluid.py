@@ -30,9 +30,10 @@ class Rows:
 
     Parameters
     ----------
-    members, weight, capacity : ndarray, shape (U, S)
-        SMs of each unit that produce (0: none), its weight at the link, bytes that it may have outstanding. Within a column, units must
-        ascend in members / weight: the order in which more of the link stops helping them.
+    members, weight, multiple, capacity : ndarray, shape (U, S)
+        SMs of each unit that produce (0: none), its weight at the link, bytes that it may have outstanding. A row may be a class of
+        `multiple` like units: members and capacity are then all theirs, the weight is of one. Within a column, units must ascend in
+        members / weight: the order in which more of the link stops helping them.
     load, free, gap, deadline : ndarray, shape (N, S)
         Bytes per producer, T0, asked gap and start time of each burst.
     bursts, rule : ndarray of int, shape (S,)
@@ -41,6 +42,7 @@ class Rows:
 
     members: FloatArray
     weight: FloatArray
+    multiple: FloatArray
     capacity: FloatArray
     load: FloatArray
     free: FloatArray
@@ -173,7 +175,7 @@ class _State:
             due=begin.copy(),
             floor=np.zeros(shape),
             demand=rows.members * rows.sm_rate,
-            weight=rows.weight.copy(),
+            weight=rows.weight * rows.multiple,
         )
 
     def take(self, keep: IntArray) -> _State:
@@ -234,14 +236,17 @@ class _State:
         if arrived.any():
             at = (unit[arrived], col[arrived])
             begin, free = self.begin[at], rows.free[self.burst[at], at[1]]
-            before, draining = self.backlog[at], np.maximum(rate[arrived], 1e-9)
+            before = self.backlog[at]
+            # A unit whose queue empties within a tie is idle, and gets what producers get who all start together, as in `calm`.
+            carried = before > _TIE * rate[arrived]
+            alike = np.minimum(rows.sm_rate[at[1]], rows.link[at[1]] / rows.members.sum(axis=0)[at[1]]) * rows.members[at]
+            draining = np.where(carried, rate[arrived], alike)
             self.backlog[at] = before + rows.load[self.burst[at], at[1]] * rows.members[at]
             self.due[at] = np.inf
             # Service differs by an amount of bytes, not by a rate that lasts: long bursts are served more alike.
             long = rows.load[self.burst[at], at[1]] / rows.evens_out[at[1]]
-            self.weight[at] = rows.weight[at] ** (1.0 / (1.0 + long))
+            self.weight[at] = rows.multiple[at] * rows.weight[at] ** (1.0 / (1.0 + long))
             over = self.backlog[at] - rows.capacity[at]
-            carried = before > 0
             # A unit that was draining learns of its room a credit late, and its SMs differ: some stall although the mean has room.
             ahead = draining * (rows.credit[at[1]] - free)
             blur = rows.blur[at[1]] * before + 1e-9
@@ -261,7 +266,7 @@ class _State:
         unit, col = at
         burst, begin = self.burst[at], self.begin[at]
         end = begin + rows.free[burst, col]
-        stalled = room > end
+        stalled = room > end + _TIE  # not by rounding: `room` is often `end` by another way of adding it up
         end = np.maximum(end, room)
         slot = (burst, unit, columns[col])
         left = np.maximum(self.backlog[at] - rate * (end - self.now[col]), 0.0)

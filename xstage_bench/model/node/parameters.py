@@ -86,15 +86,18 @@ service_spread : float
         """Service weight of each unit: quantiles of a lognormal of `service_spread`, dealt to the units in a fixed order."""
         return np.exp(self.service_spread * spread_scores(len(self.placement.units)))
 
-    def t0_cycles(self, warps: ArrayLike, stores: ArrayLike, fresh: ArrayLike = True) -> FloatArray:
+    def t0_cycles(self, warps: ArrayLike, stores: ArrayLike, fresh: ArrayLike = True, free: FloatArray | None = None) -> FloatArray:
         """T0 for any K: issue time without backpressure from the link. `stores` counts the warp-stores of each warp.
+
+        `free` is the issue law's cost of these bursts where it is known already.
 
         Notes
         -----
         max(issue law, (B - c)/r + credit) with c the capacity of an SM alone in its unit and r its own drain: what it pays when it
         outruns its own drain is not the link's doing.
         """
-        free = free_cycles(self.issue, self.issue_cycles_per_store, warps, stores, fresh)
+        if free is None:
+            free = free_cycles(self.issue, self.issue_cycles_per_store, warps, stores, fresh)
         size = np.asarray(warps) * np.asarray(stores) * float(STORE_BYTES)
         held = (size - self.unit_capacity(1)) / self.sm_bytes_per_cycle + self.credit_cycles
         return np.asarray(np.maximum(free, np.where(size > 0, held, 0.0)))

@@ -10,21 +10,24 @@ from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
 from xstage_bench.model.node.calm import calm, calm_solution
-from xstage_bench.model.node.fluid import FREE, TIMED, Rows, Solution, solve
+from xstage_bench.model.node.classes import LEVELS, unit_table
+from xstage_bench.model.node.compiled import SCALARS, choose_loop, solve_compiled
+from xstage_bench.model.node.fluid import Rows, Solution, solve
 from xstage_bench.model.node.issue import free_cycles
+from xstage_bench.model.node.packed import RULES, Packed, pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.schedule import Schedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-ALONE = 0
-RULES = {"isolated": ALONE, "free": FREE, "timed": TIMED}
+ALONE = RULES["isolated"]
 #: A burst is called stalled when it takes longer than this many times its T0.
 STALLED = 1.1
 #: Room differs between the SMs of a draining unit by this times the service spread, relative to its backlog.
 BLUR = 0.3
 #: Bytes per producer beyond which units are served more and more alike: their service differs by an amount, not by a lasting rate.
 EVENS_OUT_BYTES = 128e3
+RESULTS = ("issue", "slowest", "start", "end", "spread", "left", "drained")
 BATCH = 512  # columns solved in step: numpy's calls are paid once for all, and the state stays in the cache
 
 
@@ -79,7 +82,14 @@ class NodePrediction:
         return np.where(isolated, np.add.reduceat(issue, self.first[:-1]), self.start_ns[last] + issue[last])
 
 
-def predict_node(model: NodeModel, schedules: Sequence[Schedule], *, sm_clock_mhz: float | None = None) -> NodePrediction:
+def predict_node(
+    model: NodeModel,
+    schedules: Sequence[Schedule],
+    *,
+    sm_clock_mhz: float | None = None,
+    exact: bool = True,
+    compiled: bool | None = None,
+) -> NodePrediction:
     """Predict schedules of the model's pair.
 
     Parameters
@@ -89,6 +99,11 @@ def predict_node(model: NodeModel, schedules: Sequence[Schedule], *, sm_clock_mh
         Of any K (a count is spread evenly over the map's smids), W, start rule and length.
     sm_clock_mhz : float, optional
         Default is the model's. What the SM does scales with it, what the link does not.
+    exact : bool
+        False takes units of near weight together (`classes`): three times as fast for a small error.
+    compiled : bool, optional
+        Whether the event loop is the compiled one, which needs numba and gives the same numbers. Default: when there is numba, and enough
+        to predict to be worth loading it.
 
     Returns
     -------
@@ -97,27 +112,30 @@ def predict_node(model: NodeModel, schedules: Sequence[Schedule], *, sm_clock_mh
     Raises
     ------
     UsageError
-        The clock is not positive, or a schedule asks for SMs that the map lacks.
+        The clock is not positive, a schedule asks for SMs that the map lacks, or `compiled` is asked for and cannot be had.
     """
+    return predict_packed(model, pack(schedules), sm_clock_mhz=sm_clock_mhz, exact=exact, compiled=compiled)
+
+
+def predict_packed(
+    model: NodeModel, packed: Packed, *, sm_clock_mhz: float | None = None, exact: bool = True, compiled: bool | None = None
+) -> NodePrediction:
+    """Predict schedules that are arrays already; otherwise as `predict_node`."""
     clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
     if not (np.isfinite(clock) and clock > 0):
         raise UsageError(f"sm_clock_mhz is {sm_clock_mhz}, must be positive", f"the model's own is {model.sm_clock_mhz:g}")
-    table = _Table.of(model, schedules)
-    count = int(table.first[-1])
-    out = {name: np.zeros(count) for name in ("issue", "slowest", "start", "end", "spread", "left", "drained")}
-    for columns in _batches(table):
-        rows = _rows(model, table, columns, clock)
-        quiet, start, end, left = calm(rows)
-        for chosen, still in ((np.flatnonzero(quiet), True), (np.flatnonzero(~quiet), False)):
-            if chosen.size:
-                part = rows.take(chosen)
-                found = calm_solution(part, start[:, chosen], end[:, chosen], left[:, chosen]) if still else solve(part)
-                _collect(out, table, columns[chosen], part, found)
+    table = _Table.of(model, packed, None if exact else LEVELS)
+    loop = choose_loop(compiled, table.free.size, table.classes.shape[2])
+    if loop is None:
+        out = _solve_batches(model, table, clock)
+    else:
+        deadline = packed.start_ns * clock / 1e3
+        out = solve_compiled(loop, packed, table.free, deadline, table.units, table.classes, _scalars(model, clock))
     per_ns = 1e3 / clock
     lag = model.issue.start_lag_ns
     return NodePrediction(
-        first=table.first,
-        t0_cycles=model.t0_cycles(table.warps_of_burst, table.stores, table.fresh),
+        first=packed.first,
+        t0_cycles=model.t0_cycles(table.warps_of_burst, table.stores, table.fresh, table.free),
         issue_cycles=out["issue"],
         issue_max_cycles=out["slowest"],
         start_ns=out["start"] * per_ns + lag,
@@ -129,114 +147,117 @@ def predict_node(model: NodeModel, schedules: Sequence[Schedule], *, sm_clock_mh
     )
 
 
+def _scalars(model: NodeModel, clock: float) -> dict[str, float]:
+    """What the event loop needs once, by the names of `fluid.Rows`."""
+    found = (
+        model.link_bytes_per_cycle(clock),
+        model.sm_bytes_per_cycle,
+        model.link_buffer_bytes,
+        model.credit_cycles,
+        model.issue.turnaround,
+        model.issue.gap_overhead,
+        model.issue.stall_turnaround,
+        BLUR * model.service_spread,
+        EVENS_OUT_BYTES,
+    )
+    return dict(zip(SCALARS, found, strict=True))
+
+
 @dataclass(slots=True)
 class _Table:
-    """The schedules as arrays: per burst size, T0, gap and start; per column (a schedule, or an isolated burst) where its bursts are."""
+    """What follows from the schedules: T0 of each burst, classes of units of each set of producers, and the columns of the event loop: a
+    schedule each, or an isolated burst.
+    """
 
-    first: IntArray
-    load: FloatArray
+    packed: Packed
     stores: IntArray
-    gap: FloatArray
-    start_ns: FloatArray
     fresh: NDArray[np.bool_]
     warps_of_burst: IntArray
     free: FloatArray
-    column_first: IntArray
-    column_bursts: IntArray
-    column_owner: IntArray
-    rule: IntArray
-    store_bytes: FloatArray
-    members: IntArray
+    units: IntArray
+    classes: FloatArray
 
     @classmethod
-    def of(cls, model: NodeModel, schedules: Sequence[Schedule]) -> _Table:
-        lengths = np.array([len(s.bursts) for s in schedules], dtype=np.int64)
-        first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        flat = np.array([(b.bytes, b.gap_cycles, b.start_ns) for s in schedules for b in s.bursts], dtype=np.float64).reshape(-1, 3)
-        rule = np.array([RULES[s.start] for s in schedules], dtype=np.int64)
-        warps = np.array([s.warps for s in schedules], dtype=np.int64)
-        unit = np.array([s.warp_store_bytes for s in schedules], dtype=np.float64)
-        owner = np.repeat(np.arange(len(schedules)), lengths)
-        fresh = (rule[owner] == ALONE) | (np.arange(owner.size) == first[owner])
-        stores = (flat[:, 0] / (warps * unit)[owner]).astype(np.int64)
-        split = np.where(rule == ALONE, lengths, 1)
-        column_owner = np.repeat(np.arange(len(schedules)), split)
-        within = np.arange(column_owner.size) - np.repeat(np.cumsum(split) - split, split)
-        smids = model.placement.smids
-        known: dict[object, IntArray] = {}
-        for s in schedules:
-            if s.producers not in known:
-                known[s.producers] = model.placement.members(s.smids(smids))
-        return cls(
-            first=first,
-            load=flat[:, 0],
-            stores=stores,
-            gap=flat[:, 1],
-            start_ns=flat[:, 2],
-            fresh=fresh,
-            warps_of_burst=warps[owner],
-            free=free_cycles(model.issue, model.issue_cycles_per_store, warps[owner], stores, fresh),
-            column_first=first[column_owner] + within,
-            column_bursts=np.where(rule == ALONE, 1, lengths)[column_owner],
-            column_owner=column_owner,
-            rule=rule[column_owner],
-            store_bytes=unit[column_owner],
-            members=np.array([known[s.producers] for s in schedules], dtype=np.int64).reshape(len(schedules), -1),
-        )
+    def of(cls, model: NodeModel, packed: Packed, levels: int | None) -> _Table:
+        owner = packed.owner
+        warps = packed.warps[owner]
+        fresh = packed.rule[owner] == ALONE
+        fresh[packed.first[:-1]] = True
+        stores = (packed.bytes / (packed.warps * packed.store_bytes)[owner]).astype(np.int64)
+        units, classes = unit_table(model, packed.members(model.placement), levels)
+        free = free_cycles(model.issue, model.issue_cycles_per_store, warps, stores, fresh)
+        return cls(packed, stores, fresh, warps, free, units, classes)
 
 
-def _batches(table: _Table) -> list[IntArray]:
-    """Columns that go together: of like length, since shorter ones only wait, and of as many active units."""
-    units = (table.members > 0).sum(axis=1)[table.column_owner]
-    order = np.lexsort((units, table.column_bursts))
-    return [order[i : i + BATCH] for i in range(0, order.size, BATCH)]
+@dataclass(slots=True)
+class _Columns:
+    """First burst, number of bursts and schedule of each column."""
+
+    first: IntArray
+    bursts: IntArray
+    owner: IntArray
+
+    @classmethod
+    def of(cls, packed: Packed) -> _Columns:
+        lengths = np.diff(packed.first)
+        split = np.where(packed.rule == ALONE, lengths, 1)
+        owner = np.repeat(np.arange(packed.rule.size), split)
+        within = np.arange(owner.size) - np.repeat(np.cumsum(split) - split, split)
+        return cls(packed.first[owner] + within, np.where(packed.rule == ALONE, 1, lengths)[owner], owner)
+
+    def batches(self, units: IntArray) -> list[_Columns]:
+        """Columns that go together: of like length, since shorter ones only wait, and of as many active units."""
+        order = np.lexsort((units[self.owner], self.bursts))
+        parts = (order[i : i + BATCH] for i in range(0, order.size, BATCH))
+        return [self.take(part) for part in parts]
+
+    def take(self, chosen: IntArray) -> _Columns:
+        return _Columns(self.first[chosen], self.bursts[chosen], self.owner[chosen])
 
 
-def _rows(model: NodeModel, table: _Table, columns: IntArray, clock: float) -> Rows:
-    """Return the columns to solve, their units in the order that the loop wants."""
-    members = table.members[table.column_owner[columns]].T.astype(np.float64)
-    weight = np.broadcast_to(model.weights()[:, None], members.shape)
-    order = np.argsort(np.where(members > 0, members / weight, np.inf), axis=0, kind="stable")[: int((members > 0).sum(axis=0).max())]
-    members = np.take_along_axis(members, order, axis=0)
-    weight = np.take_along_axis(weight, order, axis=0)
-    length = int(table.column_bursts[columns].max())
-    index = table.column_first[columns] + np.arange(length)[:, None]
-    inside = np.arange(length)[:, None] < table.column_bursts[columns]
-    index = np.where(inside, index, table.column_first[columns])
-    link = model.link_bytes_per_cycle(clock)
-    load = table.load[index]
+def _solve_batches(model: NodeModel, table: _Table, clock: float) -> dict[str, FloatArray]:
+    """Predict by numpy's event loop."""
+    out = {name: np.zeros(table.free.size) for name in RESULTS}
+    scalars = _scalars(model, clock)
+    for columns in _Columns.of(table.packed).batches(table.units[table.packed.producers]):
+        rows = _rows(table, columns, scalars, clock)
+        quiet, start, end, left = calm(rows)
+        for chosen, still in ((np.flatnonzero(quiet), True), (np.flatnonzero(~quiet), False)):
+            if chosen.size:
+                part = rows.take(chosen)
+                found = calm_solution(part, start[:, chosen], end[:, chosen], left[:, chosen]) if still else solve(part)
+                _collect(out, columns.take(chosen), part, found)
+    return out
 
-    def same(value: float) -> FloatArray:
-        return np.full(columns.size, value)
 
+def _rows(table: _Table, columns: _Columns, scalars: dict[str, float], clock: float) -> Rows:
+    """Return the columns to solve."""
+    packed = table.packed
+    sets = packed.producers[columns.owner]
+    members, capacity, multiple, log_weight = table.classes[sets, :, : int(table.units[sets].max())].transpose(1, 2, 0)
+    step = np.arange(int(columns.bursts.max()))[:, None]
+    index = np.where(step < columns.bursts, columns.first + step, columns.first)
     return Rows(
         members=members,
-        weight=weight,
-        capacity=model.unit_capacity(members),
-        load=load,
+        weight=np.exp(log_weight),
+        multiple=multiple,
+        capacity=capacity,
+        load=packed.bytes[index],
         free=table.free[index],
-        gap=table.gap[index],
-        deadline=table.start_ns[index] * clock / 1e3,
-        bursts=table.column_bursts[columns],
-        rule=table.rule[columns],
-        link=same(link),
-        sm_rate=same(model.sm_bytes_per_cycle),
-        buffer=same(model.link_buffer_bytes),
-        credit=same(model.credit_cycles),
-        turnaround=same(model.issue.turnaround),
-        gap_overhead=same(model.issue.gap_overhead),
-        stall_turnaround=same(model.issue.stall_turnaround),
-        store_bytes=table.store_bytes[columns],
-        blur=same(BLUR * model.service_spread),
-        evens_out=same(EVENS_OUT_BYTES),
+        gap=packed.gap_cycles[index],
+        deadline=packed.start_ns[index] * clock / 1e3,
+        bursts=columns.bursts,
+        rule=packed.rule[columns.owner],
+        store_bytes=packed.store_bytes[columns.owner],
+        **{name: np.full(columns.first.size, value) for name, value in scalars.items()},
     )
 
 
-def _collect(out: dict[str, FloatArray], table: _Table, columns: IntArray, rows: Rows, found: Solution) -> None:
+def _collect(out: dict[str, FloatArray], columns: _Columns, rows: Rows, found: Solution) -> None:
     members = rows.members
     length = rows.load.shape[0]
-    inside = np.arange(length)[:, None] < table.column_bursts[columns]
-    to = (table.column_first[columns] + np.arange(length)[:, None])[inside]
+    inside = np.arange(length)[:, None] < columns.bursts
+    to = (columns.first + np.arange(length)[:, None])[inside]
     producing = members > 0
     share = members / members.sum(axis=0)
 
