@@ -1,0 +1,160 @@
+"""The measured loops of ``cuda/issue.cuh``, compiled for the CPU: they store what the check expects, over wraps and odd sizes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.device.cuda.layout import WINDOW_BYTES
+from xstage_bench.device.cuda.variant import Variant
+from xstage_bench.flavour import FLAVOURS
+from xstage_bench.layouts import LAYOUTS
+
+HEAD = """
+#include <cstdio>
+#include <cstring>
+#include <algorithm>
+#include <vector>
+typedef unsigned int u32;
+typedef unsigned long long u64;
+using std::min;
+struct uint4 { u32 x, y, z, w; };
+static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+#define __device__
+#define __forceinline__ inline
+static int __clz(u32 x) { return __builtin_clz(x); }
+static u32 __float_as_uint(float f) { u32 u; memcpy(&u, &f, 4); return u; }
+static float __uint_as_float(u32 u) { float f; memcpy(&f, &u, 4); return f; }
+static u64 sm_clock() { return 0; }
+#define XSTAGE_STORE 0
+#define XSTAGE_REDUCE 1
+#define XSTAGE_BULK 2
+#define XSTAGE_BULK_REDUCE 3
+#define XSTAGE_IS_BULK (XSTAGE_KIND >= 2)
+#define XSTAGE_REDUCES (XSTAGE_KIND == 1 || XSTAGE_KIND == 3)
+static char shared[1 << 20];
+static void put(char *at, u32 word) {
+  u32 old;
+  memcpy(&old, at, 4);
+  if (XSTAGE_REDUCES) word = __float_as_uint(__uint_as_float(old) + __uint_as_float(word));
+  memcpy(at, &word, 4);
+}
+#if XSTAGE_IS_BULK
+static void emulated(char *at, u32 source) {
+  for (u32 i = 0; i < XSTAGE_BYTES; i += 4) { u32 word; memcpy(&word, shared + source + i, 4); put(at + i, word); }
+}
+static void bulk_commit() {}
+static void bulk_source_written() {}
+#else
+static void emulated(char *at, u32 x, u32 y, u32 z, u32 w) {
+  const u32 words[4] = {x, y, z, w};
+  for (u32 i = 0; i < XSTAGE_BYTES / 4; ++i) put(at + 4 * i, words[i % 4]);
+}
+#endif
+"""
+
+MAIN = """
+int main() {
+  const u32 window = WINDOW, producer = 5, tag = 0x12345678;
+  const std::vector<u32> bursts = BURSTS;
+  u32 wrong = 0, checked = 0;
+  for (u32 warps : std::vector<u32>{1, 4}) {
+    std::vector<char> memory(window, XSTAGE_REDUCES ? 0 : 0x5a);
+    std::vector<bool> touched(window, false);
+    const u32 groups = groups_per_warp(window, warps);
+    for (u32 warp = 0; warp < warps; ++warp) {
+      std::vector<u32> last(groups * GROUP, 0), hits(groups * GROUP, 0);
+#if XSTAGE_IS_BULK
+      for (u32 lane = 0; lane < 32; ++lane) fill_source(shared + warp * SOURCE_BYTES, tag, producer, warp, lane);
+#endif
+      u32 first = 0;
+      for (u32 stores : bursts) {
+        for (u32 lane = 0; lane < 32; ++lane) {
+          u64 start, end;
+          const Pattern p = pattern_of(tag, producer, warp, lane);
+#if XSTAGE_IS_BULK
+          issue(memory.data(), window, warp, warps, first, stores, warp * SOURCE_BYTES, lane, nullptr, start, end);
+#elif XSTAGE_SEGMENTS
+          issue(memory.data(), window, warp, warps, first, stores, p, lane, nullptr, start, end);
+#else
+          issue(memory.data() + warp * groups * GROUP_BYTES + XSTAGE_OFFSET, groups, first, stores, p, lane, nullptr, start, end);
+#endif
+        }
+        for (u32 i = 0; i < stores; ++i) {
+          const u32 store = first * GROUP + i, slot = store % (groups * GROUP);
+          last[slot] = store;
+          ++hits[slot];
+        }
+        first += (stores + GROUP - 1) / GROUP;
+      }
+      for (u32 slot = 0; slot < groups * GROUP; ++slot)
+        for (u32 piece = 0; hits[slot] && piece < PIECES; ++piece) {
+          const u32 at = place(window, warp, warps, slot, piece);
+          const Pattern p = pattern_of(tag, producer, warp, origin(last[slot], piece));
+          for (u32 k = 0; k < PIECE_WORDS; ++k) {
+            u32 have;
+            memcpy(&have, memory.data() + at + 4 * k, 4);
+            wrong += have != expected_word(p, k, last[slot], hits[slot]);
+            ++checked;
+          }
+          std::fill(touched.begin() + at, touched.begin() + at + PIECE_BYTES, true);
+        }
+    }
+    for (u32 i = 0; i < window; ++i) wrong += !touched[i] && memory[i] != (XSTAGE_REDUCES ? 0 : 0x5a);
+  }
+  printf("%u %u", wrong, checked);
+}
+"""
+NAMES = ("st.v4", "st.v2", "st.b32", "red.f32", "red.v4.f32", "bulk.128", "bulk.256", "bulk.8192", "bulkred.f32.2048")
+CASES = [(f, y) for f, y in itertools.product(NAMES, LAYOUTS) if LAYOUTS[y].takes(FLAVOURS[f])]
+
+
+def emulate(flavour: str, layout: str, folder: Path, spoil: tuple[str, str] = ("", "")) -> tuple[int, int]:
+    """Return how many words are wrong of how many checked, with the kernel's own source but for the replacement `spoil`."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler for the CPU here")
+    cuda = asset_dir("cuda")
+    source = "".join((cuda / name).read_text() for name in ("layouts.cuh", "pattern.cuh", "issue.cuh"))
+    source = re.sub(r'#pragma once|#include "\w+\.cuh"', "", source)
+    source = source[: source.index("static __device__ __forceinline__ void load_piece")] + source[source.index("// The measured loops.") :]
+    if spoil[0]:
+        assert spoil[0] in source
+        source = source.replace(*spoil)
+    bursts = "{3, 0, 70, 1, 5, 2}" if FLAVOURS[flavour].warp_store_bytes >= 2048 else "{3, 0, 2050, 1, 130, 2}"
+    text = HEAD + source + MAIN.replace("WINDOW", str(WINDOW_BYTES), 1).replace("BURSTS", bursts, 1)
+    (folder / "issue.cpp").write_text(text)
+    words = {**Variant(FLAVOURS[flavour], layout).defines(), "XSTAGE_FLAVOUR": "emulated"}
+    command = [compiler, "-std=c++17", "-O1", "-w", *(f"-D{k}={v}" for k, v in words.items()), "-o", folder / "issue", folder / "issue.cpp"]
+    subprocess.run(command, check=True)
+    wrong, checked = subprocess.run([folder / "issue"], check=True, capture_output=True, text=True).stdout.split()
+    return int(wrong), int(checked)
+
+
+@pytest.mark.parametrize(("flavour", "layout"), CASES)
+def test_what_is_stored_is_what_the_check_expects(flavour: str, layout: str, tmp_path: Path) -> None:
+    wrong, checked = emulate(flavour, layout, tmp_path)
+    assert checked > 10_000
+    assert wrong == 0
+
+
+@pytest.mark.parametrize(
+    ("flavour", "layout", "spoil"),
+    [
+        ("st.v4", "contiguous", ("if (to == last) to = first;", "if (to == last) to = first + GROUP_BYTES;")),
+        ("st.v4", "contiguous", ("    x += XSTAGE_REDUCES ? 0 : 1;\n    to", "    to")),
+        ("st.b32", "rows256", ("slot += GROUP;", "slot += GROUP - 1;")),
+        ("bulk.256", "contiguous", ("if (from == last) from = source;", "")),
+        ("bulk.256", "tile128", ("from += STEP_BYTES;", "")),
+        ("red.f32", "contiguous", ("whole = stores / GROUP, rest", "whole = stores / GROUP - (stores > 100), rest")),
+    ],
+)
+def test_a_loop_that_goes_wrong_is_found_out(flavour: str, layout: str, spoil: tuple[str, str], tmp_path: Path) -> None:
+    wrong, _ = emulate(flavour, layout, tmp_path, spoil)
+    assert wrong > 0
