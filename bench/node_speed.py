@@ -1,9 +1,11 @@
-"""Speed of the node model beside a simulation of every single warp-store of the same schedules; one core.
+"""Speed of the node model beside a simulation of every single warp-store of the same schedules; one core, one thread.
 
-    python bench/node_speed.py [--schedules 600] [--json]
+    python bench/node_speed.py [--schedules 6000] [--json]
 
-Prints bursts per second of: random schedules as the probe `holdout` draws them, schedules in which nothing stalls, and the per-store
-simulation (a few schedules of the first kind, for it is slow), with the median deviation of the two on the bursts they share.
+Bursts per second of processor time, median of five runs, of random schedules as the probe `holdout` draws them and of schedules in which
+nothing stalls. "packed": from the flat arrays of `Packed` to all arrays of the prediction (so finding which units produce, T0, the event
+loop and the conversion to ns are inside; loading and compiling are not). "objects": reading the Schedule objects is inside too. Beside
+them numpy's event loop and the per-store simulation on fewer schedules, for they are slow, and what merging units changes.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ import argparse
 import json
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
 import numpy as np
 
+from xstage_bench.model.node.compiled import choose_loop
 from xstage_bench.model.node.issue import free_cycles
+from xstage_bench.model.node.packed import pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
-from xstage_bench.model.node.predict import predict_node
+from xstage_bench.model.node.predict import predict_node, predict_packed
 from xstage_bench.schedule import Burst, Schedule, StartRule
 
 SMS, STORE = 132, 512
@@ -107,26 +113,56 @@ def by_store(m: NodeModel, schedule: Schedule) -> list[float]:
     return [float(x) for x in issue.mean(axis=1)]
 
 
+def rate(bursts: int, work: Callable[[], object], times: int = 5) -> float:
+    """Bursts per second of processor time, median of several runs after one that does not count."""
+    work()
+    took = []
+    for _ in range(times):
+        begin = time.process_time()
+        work()
+        took.append(time.process_time() - begin)
+    return bursts / float(np.median(took))
+
+
+def compiled_rates(m: NodeModel, schedules: int) -> dict[str, float]:
+    """Rates of the compiled loop, and what merging units changes on the same schedules."""
+    result: dict[str, float] = {}
+    for name, calm in (("random", False), ("nothing_stalls", True)):
+        drawn = random_schedules(schedules, 1, calm=calm)
+        packed = pack(drawn)
+        count = packed.bytes.size
+        for how, exact in (("merged", False), ("exact", True)):
+            result[f"{name}_{how}_packed_bursts_per_s"] = rate(count, partial(predict_packed, m, packed, exact=exact, compiled=True))
+            result[f"{name}_{how}_objects_bursts_per_s"] = rate(count, partial(predict_node, m, drawn, exact=exact, compiled=True), 3)
+        if not calm:
+            merged, exact_ = (predict_packed(m, packed, exact=e, compiled=True) for e in (False, True))
+            deviation = np.abs(merged.issue_cycles / exact_.issue_cycles - 1)
+            result["merged_median_deviation"] = float(np.median(deviation))
+            result["merged_p95_deviation"] = float(np.quantile(deviation, 0.95))
+            result["merged_median_deviation_of_stalled"] = float(np.median(deviation[exact_.stalled]))
+    return result
+
+
 def main() -> None:
-    """Time all three and print bursts per second."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--schedules", type=int, default=600)
+    """Time all of it and print bursts per second."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schedules", type=int, default=6000)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     m = model()
     result: dict[str, float] = {}
+    if choose_loop(None, 10**9, 1) is not None:
+        result |= compiled_rates(m, args.schedules)
     for name, calm in (("random", False), ("nothing_stalls", True)):
-        drawn = random_schedules(args.schedules, 1, calm=calm)
-        predict_node(m, drawn[:50])
-        begin = time.process_time()
-        found = predict_node(m, drawn)
-        result[f"{name}_bursts_per_s"] = found.issue_cycles.size / (time.process_time() - begin)
+        drawn = random_schedules(max(args.schedules // 10, 1), 1, calm=calm)
+        count = sum(len(s.bursts) for s in drawn)
+        result[f"{name}_numpy_bursts_per_s"] = rate(count, partial(predict_node, m, drawn, compiled=False), 3)
     few = random_schedules(4, 2, most_stores=128)
     begin = time.process_time()
     slow = np.concatenate([by_store(m, s) for s in few])
     result["by_store_bursts_per_s"] = slow.size / (time.process_time() - begin)
     fast = predict_node(m, few).issue_cycles
-    result["median_deviation"] = float(np.median(np.abs(fast / slow - 1)))
+    result["median_deviation_from_by_store"] = float(np.median(np.abs(fast / slow - 1)))
     print(json.dumps(result) if args.json else "\n".join(f"{k} {v:.4g}" for k, v in result.items()))
 
 
