@@ -4,8 +4,9 @@ The equations, the events and the ties are those of `fluid.solve` and `calm.calm
 a column's few units stay in the first-level cache, nothing is allocated, rates are found again only after they have changed, and a column
 ends when its last burst is issued. A unit here may be a class of `multiple` like units (`classes`).
 
-Scratch is one flat array with a compile-time distance between its rows, walked in blocks of eight: so the compiler knows that rows do not
-overlap and makes vector code of the four short loops in which the time goes.
+Scratch is one flat array with a compile-time distance between its rows, whole blocks of eight long: so the compiler knows that rows do not
+overlap and makes vector code of the short loops over units. All compiled functions are in this one file, because numba keeps what it
+compiled until the file of the outermost changes.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _CLEAR = 12.0  # as in `calm`
 _WIDE = 34.0  # logaddexp(0, x) is x above this, and 0 below its negative, to double precision
 _BLOCK = 8
 _ROW = MOST_UNITS + _BLOCK
-_BACKLOG, _FLOOR, _DUE, _WANTED, _ACTIVE, _RATE, _AHEAD, _BEGIN, _MEMBERS, _CAPACITY, _MULTIPLE, _LOG_WEIGHT, _INVERSE = (
-    i * _ROW for i in range(13)
+_BACKLOG, _FLOOR, _DUE, _WANTED, _ACTIVE, _RATE, _AHEAD, _BEGIN, _MEMBERS, _CAPACITY, _MULTIPLE, _LOG_WEIGHT, _INVERSE, _SOONEST = (
+    i * _ROW for i in range(14)
 )
 
 
@@ -72,7 +73,7 @@ def solve_packed(
     int
         Steps of the event loop.
     """
-    state = np.zeros(13 * _ROW)
+    state = np.zeros(14 * _ROW)
     burst = np.zeros(_ROW, dtype=np.int64)
     steps = 0
     for s in range(first.size - 1):
@@ -223,14 +224,14 @@ def _column(
         for u in range(width):
             until = (state[_BACKLOG + u] - state[_FLOOR + u]) * state[_INVERSE + u]
             state[_AHEAD + u] = min(until if state[_RATE + u] > 0 else FAR, state[_DUE + u] - now)
-        near, nearer = FAR, FAR  # two chains: a minimum waits for the one before it
-        close, closer = FAR, FAR
-        for u in range(0, width, 4):
-            near = min(near, state[_AHEAD + u])
-            nearer = min(nearer, state[_AHEAD + u + 1])
-            close = min(close, state[_AHEAD + u + 2])
-            closer = min(closer, state[_AHEAD + u + 3])
-        nearest = min(min(near, nearer), min(close, closer))
+        nearest = FAR
+        for block in range(width // _BLOCK):
+            u = block * _BLOCK
+            # As a tree: in a chain each minimum would wait for the one before it.
+            left = min(min(state[_AHEAD + u], state[_AHEAD + u + 1]), min(state[_AHEAD + u + 2], state[_AHEAD + u + 3]))
+            right = min(min(state[_AHEAD + u + 4], state[_AHEAD + u + 5]), min(state[_AHEAD + u + 6], state[_AHEAD + u + 7]))
+            state[_SOONEST + block] = min(left, right)
+            nearest = min(nearest, state[_SOONEST + block])
         growth = inflow - link
         if full and growth >= 0:
             growth = 0.0
@@ -245,68 +246,71 @@ def _column(
         for u in range(width):
             state[_BACKLOG + u] = max(state[_BACKLOG + u] - state[_RATE + u] * dt, 0.0)
         ahead_of_link = level / link
-        for u in range(count):
-            if state[_AHEAD + u] > dt + _TIE:
+        for block in range(width // _BLOCK):
+            if state[_SOONEST + block] > dt + _TIE:
                 continue
-            i = burst[u]
-            rate, inverse, members = state[_RATE + u], state[_INVERSE + u], state[_MEMBERS + u]
-            if state[_FLOOR + u] > 0:
-                known = began + state[_AHEAD + u] + credit
-                state[_FLOOR + u] = 0.0
-            elif state[_DUE + u] <= now + _TIE:
-                held = state[_BACKLOG + u]
-                backlog = held + load[i] * members
-                over = backlog - state[_CAPACITY + u]
-                state[_BACKLOG + u] = backlog
-                state[_DUE + u] = FAR
-                if backlog > 0:
-                    state[_WANTED + u] = members * sm_rate
-                    state[_ACTIVE + u] = state[_MULTIPLE + u] * math.exp(state[_LOG_WEIGHT + u] * evens_out / (evens_out + load[i]))
-                    changed = True
-                known = 0.0
-                if held > _TIE * rate:
-                    hidden = rate * (credit - free[i])
-                    blur = blur_share * held + 1e-9
-                    x = (over + hidden) / blur
-                    if x < -_WIDE:
-                        over = -hidden
-                    elif x < _WIDE:
-                        over = blur * (max(x, 0.0) + math.log1p(math.exp(-abs(x)))) - hidden
-                    known = state[_BEGIN + u] + credit + over * inverse
-                else:
-                    rate = min(sm_rate, link / producers) * members
-                    inverse = 1.0 / rate
-                if over > 0:
-                    state[_FLOOR + u] = max(backlog - over, 1e-6)
+            for u in range(block * _BLOCK, block * _BLOCK + _BLOCK):
+                if state[_AHEAD + u] > dt + _TIE:
                     continue
-            else:
-                state[_BACKLOG + u] = 0.0
-                state[_WANTED + u] = 0.0
-                state[_ACTIVE + u] = 0.0
-                changed = True
-                continue
-            # The burst ends: `known` is when its SMs know that its last store has room.
-            begin = state[_BEGIN + u]
-            end = max(begin + free[i], known)
-            left = max(state[_BACKLOG + u] - rate * (end - now), 0.0)
-            out[i, 0] += (end - begin) * members
-            out[i, 1] = max(out[i, 1], end - begin)
-            out[i, 2] += begin * members
-            out[i, 3] = max(out[i, 3], end)
-            out[i, 4] = min(out[i, 4], begin)
-            out[i, 5] = max(out[i, 5], begin)
-            out[i, 6] += left
-            out[i, 7] = max(out[i, 7], end + left * inverse + ahead_of_link)
-            if i + 1 == hi:
-                waiting -= 1
-                continue
-            least = turnaround
-            if known > begin + free[i] + _TIE:
-                least += stall_turnaround * store_bytes * max(members * inverse - 1.0 / sm_rate, 0.0)
-            begin = max(end + least, deadline[i + 1]) if timed else end + max(least, gap[i + 1] + overhead)
-            burst[u] = i + 1
-            state[_BEGIN + u] = begin
-            state[_DUE + u] = begin
+                i = burst[u]
+                rate, inverse, members = state[_RATE + u], state[_INVERSE + u], state[_MEMBERS + u]
+                if state[_FLOOR + u] > 0:
+                    known = began + state[_AHEAD + u] + credit
+                    state[_FLOOR + u] = 0.0
+                elif state[_DUE + u] <= now + _TIE:
+                    held = state[_BACKLOG + u]
+                    backlog = held + load[i] * members
+                    over = backlog - state[_CAPACITY + u]
+                    state[_BACKLOG + u] = backlog
+                    state[_DUE + u] = FAR
+                    if backlog > 0:
+                        state[_WANTED + u] = members * sm_rate
+                        state[_ACTIVE + u] = state[_MULTIPLE + u] * math.exp(state[_LOG_WEIGHT + u] * evens_out / (evens_out + load[i]))
+                        changed = True
+                    known = 0.0
+                    if held > _TIE * rate:
+                        hidden = rate * (credit - free[i])
+                        blur = blur_share * held + 1e-9
+                        x = (over + hidden) / blur
+                        if x < -_WIDE:
+                            over = -hidden
+                        elif x < _WIDE:
+                            over = blur * (max(x, 0.0) + math.log1p(math.exp(-abs(x)))) - hidden
+                        known = state[_BEGIN + u] + credit + over * inverse
+                    else:
+                        rate = min(sm_rate, link / producers) * members
+                        inverse = 1.0 / rate
+                    if over > 0:
+                        state[_FLOOR + u] = max(backlog - over, 1e-6)
+                        continue
+                else:
+                    state[_BACKLOG + u] = 0.0
+                    state[_WANTED + u] = 0.0
+                    state[_ACTIVE + u] = 0.0
+                    changed = True
+                    continue
+                # The burst ends: `known` is when its SMs know that its last store has room.
+                begin = state[_BEGIN + u]
+                end = max(begin + free[i], known)
+                left = max(state[_BACKLOG + u] - rate * (end - now), 0.0)
+                out[i, 0] += (end - begin) * members
+                out[i, 1] = max(out[i, 1], end - begin)
+                out[i, 2] += begin * members
+                out[i, 3] = max(out[i, 3], end)
+                out[i, 4] = min(out[i, 4], begin)
+                out[i, 5] = max(out[i, 5], begin)
+                out[i, 6] += left
+                out[i, 7] = max(out[i, 7], end + left * inverse + ahead_of_link)
+                if i + 1 == hi:
+                    waiting -= 1
+                    continue
+                least = turnaround
+                if known > begin + free[i] + _TIE:
+                    least += stall_turnaround * store_bytes * max(members * inverse - 1.0 / sm_rate, 0.0)
+                begin = max(end + least, deadline[i + 1]) if timed else end + max(least, gap[i + 1] + overhead)
+                burst[u] = i + 1
+                state[_BEGIN + u] = begin
+                state[_DUE + u] = begin
     for i in range(lo, hi):
         out[i, 0] /= producers
         out[i, 2] /= producers
