@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -112,13 +113,17 @@ def pack(schedules: Sequence[Schedule]) -> Packed:
     schedules : sequence of Schedule
     """
     lengths = [len(s.bursts) for s in schedules]
-    flat = np.array([(b.bytes, b.gap_cycles, b.start_ns) for s in schedules for b in s.bursts], dtype=np.float64).reshape(-1, 3)
+    bursts = [b for s in schedules for b in s.bursts]
+
+    def of_bursts(name: str) -> FloatArray:
+        return np.fromiter(map(attrgetter(name), bursts), dtype=np.float64, count=len(bursts))
+
     sets = {producers: i for i, producers in enumerate(dict.fromkeys(s.producers for s in schedules))}
     return Packed(
         first=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        bytes=np.ascontiguousarray(flat[:, 0]),
-        gap_cycles=np.ascontiguousarray(flat[:, 1]),
-        start_ns=np.ascontiguousarray(flat[:, 2]),
+        bytes=of_bursts("bytes"),
+        gap_cycles=of_bursts("gap_cycles"),
+        start_ns=of_bursts("start_ns"),
         rule=np.array([RULES[s.start] for s in schedules], dtype=np.int64),
         warps=np.array([s.warps for s in schedules], dtype=np.int64),
         store_bytes=np.array([s.warp_store_bytes for s in schedules], dtype=np.float64),
