@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.node.compiled import WORTH_LOADING, choose_loop
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
@@ -68,7 +67,6 @@ def fit_measured(data: Measured, placement: Placement, start: NodeModel | None =
     goal = targets(data)
     if goal.log_issue.size < len(PARAMETERS):
         raise DataError(f"{goal.log_issue.size} measured bursts cannot fix {len(PARAMETERS)} parameters", "measure more schedules")
-    choose_loop(None, WORTH_LOADING, 1)  # loads it where it can be had: a fit predicts all schedules some hundred times
     first = start or guess(data, placement)
     spec = list(PARAMETERS.values())
     scale = np.array([p.start for p in spec])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from functools import cache
 from typing import cast
 
 import numpy as np
@@ -29,7 +29,7 @@ def choose_loop(wanted: bool | None, bursts: int, units: int) -> Callable[..., i
     Parameters
     ----------
     wanted : bool or None
-        None: when it is loaded already, or this many bursts are worth it.
+        None: when this many bursts are worth it. Not by what is loaded already: the last digits must not hang on what ran before.
     bursts, units : int
         Of all schedules, and of the widest column.
 
@@ -38,8 +38,7 @@ def choose_loop(wanted: bool | None, bursts: int, units: int) -> Callable[..., i
     UsageError
         It is wanted and cannot be had.
     """
-    loaded = "xstage_bench.model.node.fast" in sys.modules
-    if units > MOST_UNITS or wanted is False or (wanted is None and not loaded and bursts < WORTH_LOADING):
+    if units > MOST_UNITS or wanted is False or (wanted is None and bursts < WORTH_LOADING):
         return None
     try:
         from xstage_bench.model.node.fast import solve_packed
@@ -48,6 +47,12 @@ def choose_loop(wanted: bool | None, bursts: int, units: int) -> Callable[..., i
             raise UsageError(f"the compiled event loop cannot be had: {error}", "pip install 'xstage-bench[fast]'") from error
         return None
     return cast("Callable[..., int]", solve_packed)
+
+
+@cache
+def can_compile() -> bool:
+    """Whether the compiled event loop can be had; loads it. For who predicts few bursts some hundred times."""
+    return choose_loop(None, WORTH_LOADING, 1) is not None
 
 
 def solve_compiled(

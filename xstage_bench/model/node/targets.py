@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.model.node.compiled import can_compile
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import predict_node
@@ -87,5 +88,6 @@ def targets(data: Measured) -> Targets:
 
 def residuals(model: NodeModel, goal: Targets) -> FloatArray:
     """Return weighted log(predicted / measured)."""
-    predicted = predict_node(model, goal.schedules, sm_clock_mhz=goal.sm_clock_mhz).issue_cycles[goal.at]
+    found = predict_node(model, goal.schedules, sm_clock_mhz=goal.sm_clock_mhz, compiled=can_compile())
+    predicted = found.issue_cycles[goal.at]
     return np.asarray((np.log(predicted) - goal.log_issue) * goal.weight)
