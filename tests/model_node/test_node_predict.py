@@ -52,6 +52,16 @@ def test_the_calm_short_cut_changes_no_issue_time(many: list[Schedule]) -> None:
         assert getattr(short, name) == pytest.approx(getattr(full, name), rel=1e-4), name
 
 
+@settings(deadline=None, max_examples=60)
+@given(schedules(), st.booleans())
+def test_no_byte_is_visible_before_the_link_can_have_carried_it(schedule: Schedule, exact: bool) -> None:
+    found = predict_node(MODEL, [schedule], exact=exact, compiled=False)
+    volume = np.array([b.bytes for b in schedule.bursts], dtype=np.float64) * schedule.producer_count
+    through = volume if schedule.start == "isolated" else np.cumsum(volume)
+    begin = schedule.bursts[0].start_ns if schedule.start == "timed" else 0
+    assert (found.visible_ns >= (begin + through / MODEL.link_gb_per_s) * (1 - 1e-9)).all()
+
+
 @settings(deadline=None, max_examples=30)
 @given(schedules())
 def test_no_burst_is_faster_than_its_issue_law_and_none_starts_before_its_time(schedule: Schedule) -> None:

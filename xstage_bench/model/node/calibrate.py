@@ -101,6 +101,7 @@ class _Linear:
     """What one residual moves each scaled parameter by, and the errors that follow. Shapes (8, residuals), (8,), (8,), (8, 8)."""
 
     scatter: FloatArray
+    scatter_quantile: float
     between: FloatArray
     quantile: float
     information: FloatArray
@@ -122,19 +123,22 @@ def _linear(residual: Callable[[FloatArray], FloatArray], x: FloatArray, goal: T
     pull = inverse @ (slope * weight[:, None]).T
     grouped = np.zeros((x.size, int(goal.owner.max()) + 1))
     np.add.at(grouped.T, goal.owner, (pull * at).T)
-    scatter = np.sqrt((grouped**2).sum(axis=1))
+    # Clusters are schedules; each parameter fitted takes one from their scatter (the HC1 correction of the sandwich).
+    clusters = grouped.shape[1]
+    freedom = max(clusters - x.size, 1)
+    scatter = np.sqrt((grouped**2).sum(axis=1) * clusters / freedom)
     shifts = np.array([pull @ d for d in goal.process_shift])
     count = len(shifts)
     between = shifts.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros(x.size)
     quantile = float(student.ppf(0.975, count - 1)) if count > 1 else 0.0
     spread = max(float(np.median(np.abs(at)) / 0.6745), 1e-6)
-    return _Linear(scatter, between, quantile, normal / spread**2)
+    return _Linear(scatter, float(student.ppf(0.975, freedom)), between, quantile, normal / spread**2)
 
 
 def _estimate(name: str, x: float, scale: float, linear: _Linear, i: int, low: float, high: float) -> Estimate:
     value = x * scale
     error = float(np.hypot(linear.scatter[i], linear.between[i])) * scale
-    half = float(np.hypot(1.96 * linear.scatter[i], linear.quantile * linear.between[i])) * scale
+    half = float(np.hypot(linear.scatter_quantile * linear.scatter[i], linear.quantile * linear.between[i])) * scale
     if linear.information[i, i] <= 1e-6:
         return Estimate.missing(f"no measured schedule depends on {name}")
     if error > _MAX_ERROR * max(abs(value), 0.1 * scale):
