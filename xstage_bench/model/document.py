@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.node.intervals import Spread
-from xstage_bench.model.node.issue import IssueLaw
-from xstage_bench.model.node.placement import Placement
+from xstage_bench.model.node.entry import NodeBasis
 from xstage_bench.model.release import ReleaseLaw
 from xstage_bench.record.json_file import read_json, write_json
 
@@ -129,34 +127,6 @@ class CalibratedRange:
     warps: tuple[int, int] | None = None
     bytes: tuple[int, int] | None = None
     gap_cycles: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeBasis:
-    """What a pair's node model stands on beside its eight estimates: enough to predict with it (docs/node-model.md).
-
-    Parameters
-    ----------
-    used : dict of str to float
-        The parameters that predictions use: the estimates, or the value kept where the data did not identify one.
-    placement : Placement
-        The measured map of smid to arbitration unit.
-    sm_clock_mhz : float
-    spread : Spread or None
-        Of the prediction intervals.
-    issue : IssueLaw
-        Constants of the instrument.
-    n_schedules : int
-        In the fit.
-    """
-
-    used: dict[str, float]
-    placement: Placement
-    sm_clock_mhz: float
-    spread: Spread | None
-    issue: IssueLaw
-    n_schedules: int
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

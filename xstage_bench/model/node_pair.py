@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.model.document import Model, NodeBasis, PairModel
-from xstage_bench.model.node.entry import NodeEntry, calibrate_node, model_of
+from xstage_bench.model.document import Model, PairModel
+from xstage_bench.model.node.entry import NodeBasis, NodeEntry, calibrate_node, model_of
 from xstage_bench.model.node.intervals import in_range, interval
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.schedule import Schedule
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: Schedules in the fit of one pair. With many pairs fewer: forty well-spread ones suffice (docs/node-model.md), and 56 fits must not
 #: take an hour.
 LIMIT, MANY_PAIRS, LIMIT_OF_MANY = 320, 4, 80
+_BASIS = tuple(f.name for f in fields(NodeBasis))
 
 
 def with_nodes(model: Model, samples: pd.DataFrame, producers: pd.DataFrame, smids: dict[int, Sequence[int]], *, seed: int = 0) -> Model:
@@ -48,36 +49,17 @@ def with_nodes(model: Model, samples: pd.DataFrame, producers: pd.DataFrame, smi
         except DataError as error:
             notes.append(f"{pair.pair}: no node model: {error.message}")
             continue
-        basis = NodeBasis(
-            used=entry.used,
-            placement=entry.placement,
-            sm_clock_mhz=entry.sm_clock_mhz,
-            spread=entry.spread,
-            issue=entry.issue,
-            n_schedules=entry.n_schedules,
-            notes=entry.notes,
-        )
+        basis = NodeBasis(**{name: getattr(entry, name) for name in _BASIS})
         pairs[pairs.index(pair)] = replace(pair, node=entry.node, node_basis=basis)
     return replace(model, pairs=pairs, notes=notes)
 
 
 def entry_of(pair: PairModel) -> NodeEntry | None:
     """Return a pair's node model as the node package has it, or None."""
-    b = pair.node_basis
-    if b is None:
+    if pair.node_basis is None:
         return None
-    return NodeEntry(
-        pair=pair.pair,
-        flavour=pair.flavour,
-        node=pair.node,
-        used=b.used,
-        placement=b.placement,
-        sm_clock_mhz=b.sm_clock_mhz,
-        spread=b.spread,
-        issue=b.issue,
-        n_schedules=b.n_schedules,
-        notes=b.notes,
-    )
+    basis = {name: getattr(pair.node_basis, name) for name in _BASIS}
+    return NodeEntry(pair=pair.pair, flavour=pair.flavour, node=pair.node, **basis)
 
 
 def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz: float | None = None) -> list[PredictedSchedule] | None:

@@ -24,29 +24,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEntry:
-    """The node model of one ordered pair and flavour: plain values only, so that msgspec writes and reads it as strict JSON.
+class NodeBasis:
+    """What a pair's node model stands on beside its eight estimates: enough to predict with it.
 
     Parameters
     ----------
-    pair, flavour : str
-    node : dict of str to Estimate
-        The eight parameters; null where the data did not identify one.
     used : dict of str to float
         What predictions use: the estimate, or the value kept where there is none.
     placement : Placement
+        The measured map of smid to arbitration unit.
     sm_clock_mhz : float
     spread : Spread or None
         Of the prediction intervals; None when nothing was left to learn it on.
     issue : IssueLaw
+        Constants of the instrument.
     n_schedules : int
         In the fit.
     notes : list of str
     """
 
-    pair: str
-    flavour: str
-    node: dict[str, Estimate]
     used: dict[str, float]
     placement: Placement
     sm_clock_mhz: float
@@ -54,6 +50,22 @@ class NodeEntry:
     issue: IssueLaw
     n_schedules: int
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEntry(NodeBasis):
+    """The node model of one ordered pair and flavour: plain values only, so that msgspec writes and reads it as strict JSON.
+
+    Parameters
+    ----------
+    pair, flavour : str
+    node : dict of str to Estimate
+        The eight parameters; null where the data did not identify one.
+    """
+
+    pair: str
+    flavour: str
+    node: dict[str, Estimate]
 
 
 def calibrate_node(
