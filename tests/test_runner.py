@@ -53,10 +53,11 @@ def test_plans_are_seeded_and_differ_between_pairs(node: Node) -> None:
 def test_a_local_control_is_measured_once_per_source(node: Node) -> None:
     eight = SimDevice("h200-nvswitch-x8").node()
     plan = make_plan(eight, Options(BackendChoice("sim:h200-nvswitch-x8", "test", True), quick=True))
-    local = Counter((i.schedule.source, i.schedule.key()) for items in plan.pairs.values() for i in items if i.schedule.is_local)
+    items = [i for planned in plan.pairs.values() for i in planned if i.schedule.is_local]
+    local = Counter((i.probe.name, i.schedule.source, i.schedule.key()) for i in items)
     assert len(plan.pairs) == 56
     assert set(local.values()) == {1}
-    assert {source for source, _ in local} == set(range(8))
+    assert {source for _, source, _ in local} == set(range(8))
 
 
 @pytest.mark.parametrize(
