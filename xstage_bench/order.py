@@ -92,7 +92,8 @@ def recorded_chunks(device: ReplayDevice, plan: Plan, pair: tuple[int, int], onl
     """
     first_of_source = next(p for p in plan.pairs if p[0] == pair[0]) == pair
     chunk: list[Job] = []
-    for recorded in sorted(device.executions(), key=lambda r: (r.execution.timeline, r.order)):
+    # Time lines have no position of their own: they come last, as they were recorded.
+    for recorded in sorted(device.executions(), key=lambda r: (r.execution.timeline, 0 if r.execution.timeline else r.order)):
         s = recorded.execution.schedule
         mine = (s.source, s.destination) == pair or (s.is_local and s.source == pair[0] and first_of_source)
         if not mine or (only and recorded.probe not in (*only, "runner")):
