@@ -22,7 +22,7 @@ PLAN = np.dtype(
     + [(n, "<u4") for n in ("tiles", "seq", "rows_per_owner", "owners", "heads_total", "head_first", "queries_per_key", "epoch", "wait_count")]
     + [("scale_log2", "<f4"), ("pad", "<u4", 12)]
 )
-WAIT = np.dtype([("words", "<u8"), ("count", "<u4"), ("at_least", "<u4")])
+WAIT = np.dtype([("words", "<u8"), ("count", "<u4"), ("per_launch", "<u4")])
 STAMP = np.dtype([("begin_ns", "<u8"), ("computed_ns", "<u8"), ("stored_ns", "<u8"), ("smid", "<u4"), ("tile", "<u4")])
 REPORT = np.dtype([("arrived_ns", "<u8"), ("timed_out", "<u4"), ("pad", "<u4")])
 
