@@ -39,7 +39,10 @@ class Gpu:
         self._kernels: dict[str, Any] = {}
         for source, names in (
             ("transfer", ("xstage_copy_pieces", "xstage_meet")),
-            ("attention_check", ("xstage_attention_fill", "xstage_attention_census", "xstage_attention_check_64", "xstage_attention_check_128")),
+            (
+                "attention_check",
+                ("xstage_attention_fill", "xstage_attention_census", "xstage_attention_check_64", "xstage_attention_check_128"),
+            ),
         ):
             self._kernels |= self._load(source, names)
         self._attention: dict[Build, Attention] = {}
@@ -165,6 +168,10 @@ class Gpu:
         event = self._cupy.cuda.Event()
         event.record(stream or self.stream)
         return event
+
+    def elapsed_us(self, begin: Any, end: Any) -> float:
+        """Microseconds between two events of this GPU that have both happened."""
+        return float(self._cupy.cuda.get_elapsed_time(begin, end)) * 1e3
 
     def synchronize(self) -> None:
         """Wait for everything that was asked of this GPU."""

@@ -131,6 +131,4 @@ class Placing:
 
     def regions(self) -> dict[tuple[int, int], int]:
         """All regions with rows, and the GPU of each."""
-        return {
-            self.region(s, o): self.device_of(s, o) for s in self.sources for o in range(self.problem.ranks) if self.problem.rows_of(o)
-        }
+        return {self.region(s, o): self.device_of(s, o) for s in self.sources for o in range(self.problem.ranks) if self.problem.rows_of(o)}

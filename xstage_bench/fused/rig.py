@@ -38,7 +38,10 @@ class Rig:
         self.gpus = [gpus[d] for d in placing.devices]
         rows = {"q": p.local_heads, "k": p.local_kv_heads, "v": p.local_kv_heads}
         self.inputs = [
-            {name: self._keep(gpu, gpu.normal(p.seq * heads * p.head_dim, seed + 101 * rank + i)) for i, (name, heads) in enumerate(rows.items())}
+            {
+                name: self._keep(gpu, gpu.normal(p.seq * heads * p.head_dim, seed + 101 * rank + i))
+                for i, (name, heads) in enumerate(rows.items())
+            }
             for rank, gpu in enumerate(self.gpus)
         ]
         self.local = [self.take(gpu, p.seq * p.row_bytes) for gpu in self.gpus]
@@ -100,9 +103,7 @@ class Rig:
         run()
         for gpu in self._gpus.values():
             gpu.synchronize()
-        verdicts: list[Verdict] = [
-            gpu.check(p, rank, self.inputs[rank], self.owners(rank)) for rank, gpu in enumerate(self.gpus)
-        ]
+        verdicts: list[Verdict] = [gpu.check(p, rank, self.inputs[rank], self.owners(rank)) for rank, gpu in enumerate(self.gpus)]
         left = {key: gpu.unwritten(address, size // BF16_BYTES) for key, (gpu, address, size) in self._regions.items()}
         spared = {
             key: (2 * self._guard + p.rows_of(key[1]) * p.row_bytes * (p.ranks - 1 if self.placing.emulated else 0)) // BF16_BYTES

@@ -125,7 +125,9 @@ def beside_copying_sms(rig: Rig, build: Build, sms: int) -> Variant:
         plan["flags"][0, : rig.problem.ranks] = flags
         plan["report"] = rig.take(gpu, 16)
         plans.append(plan)
-        tables.append(rig.upload(gpu, tiles_to_owners(rig.placing, build, r, rig.order(r, IN_ORDER, build, ctas)[1], staged, addresses, flags)))
+        tables.append(
+            rig.upload(gpu, tiles_to_owners(rig.placing, build, r, rig.order(r, IN_ORDER, build, ctas)[1], staged, addresses, flags))
+        )
 
     def queue() -> None:
         nonlocal epoch
@@ -171,7 +173,7 @@ def as_graph(rig: Rig, variant: Variant) -> Variant:
     """Capture a variant's work of every rank once and replay it: no launch gaps between its kernels."""
     for gpu in rig.gpus:
         gpu.use()
-        gpu.stream.begin_capture(mode=2)  # relaxed: the other GPU's stream is captured at the same time
+        gpu.stream.begin_capture()  # relaxed: the other GPU's stream is captured at the same time
     variant.queue()
     graphs: list[Any] = []
     for gpu in rig.gpus:
