@@ -30,7 +30,7 @@ struct List {  // mirrored by LIST: the tasks of the SM with this smid
 };
 struct Seal {  // mirrored by SEAL: of one SM
   u32 done_ns, visible_ns;
-  u64 clock, timer_ns, end_clock, end_timer_ns;
+  u64 epoch, zero_ns, clock, timer_ns, end_clock, end_timer_ns;
 };
 
 struct Shared {
@@ -266,9 +266,10 @@ xstage_tasks(const Task *tasks, const List *lists, TaskStamp *stamps, Seal *seal
     if (threadIdx.x == 0) {
       seal.done_ns = s.done_ns + odd(sums);
       seal.visible_ns = s.visible_ns;
+      seal.epoch = s.epoch;
+      seal.zero_ns = zero;
       seals[s.list.producer] = seal;
     }
-    // Stamps count from the SM's epoch, which is before the common start: the seal's clock is the start.
     for (u32 i = threadIdx.x; i < s.list.count; i += blockDim.x) stamps[s.list.first + i] = s.stamps[i];
   }
   if (!meet(s, control, mail, rank, ranks, 1, letters, 0, timeout_ns, out)) {
