@@ -1,0 +1,39 @@
+"""Tensor-core rates: from the table beside this module until a document of the node's own has measured them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+import msgspec
+
+from xstage_bench.workloads.shapes import find, read_shapes
+
+Dtype = Literal["bf16", "fp8"]
+#: Bytes of one element of each type.
+ELEMENT_BYTES: dict[str, int] = {"bf16": 2, "fp8": 1}
+
+
+class TensorCoreRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Useful FLOP/s of one SM, where the number comes from, and whether it was measured on the node that is asked about."""
+
+    name: str = ""
+    flops_per_sm: float
+    status: Literal["measured", "assumed"]
+    source: str
+
+
+@cache
+def _table() -> dict[str, TensorCoreRate]:
+    return read_shapes("tensor_core.toml", TensorCoreRate)
+
+
+def tensor_core_rate(dtype: str) -> TensorCoreRate:
+    """Return the rate of GEMM tiles of this type.
+
+    Raises
+    ------
+    UsageError
+        Neither ``bf16`` nor ``fp8``.
+    """
+    return find(_table(), dtype, "type of element")
