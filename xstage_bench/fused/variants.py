@@ -16,7 +16,7 @@ from xstage_bench.fused.attention import Build, Flags
 from xstage_bench.fused.nccl import Nccl
 from xstage_bench.fused.plans import awaited, flag_words
 from xstage_bench.fused.rig import Rig
-from xstage_bench.fused.transfer import received_to_place, staged_to_owner, tiles_to_owners
+from xstage_bench.fused.transfer import PIECE, received_to_place, staged_to_owner, tiles_to_owners
 
 IN_ORDER = "row-major"
 
@@ -74,10 +74,10 @@ def fused(rig: Rig, build: Build, order: str, flags: Flags = "none") -> Variant:
 def then_push(rig: Rig, build: Build) -> Variant:
     """Attention, then a kernel whose SMs all copy to the peers by 16-byte stores."""
     attention, staged = _staged(rig, build)
-    tables = [
-        rig.upload(gpu, np.concatenate([staged_to_owner(rig.problem, r, o, staged[r], at) for o, at in rig.owners(r).items() if o != r]))
-        for r, gpu in enumerate(rig.gpus)
-    ]
+    tables = []
+    for r, gpu in enumerate(rig.gpus):
+        pieces = [staged_to_owner(rig.problem, r, o, staged[r], at) for o, at in rig.owners(r).items() if o != r]
+        tables.append(rig.upload(gpu, np.concatenate([np.zeros(0, PIECE), *pieces])))
 
     def queue() -> None:
         attention()
@@ -158,7 +158,7 @@ def then_nccl(rig: Rig, build: Build, nccl: Nccl) -> Variant:
                 messages.append((s, receiver, block, there, size))
                 block = there
             pieces[receiver].append(received_to_place(p, s, owner, block, address))
-    tables = [rig.upload(gpu, np.concatenate(mine)) for gpu, mine in zip(rig.gpus, pieces, strict=True)]
+    tables = [rig.upload(gpu, np.concatenate([np.zeros(0, PIECE), *mine])) for gpu, mine in zip(rig.gpus, pieces, strict=True)]
 
     def queue() -> None:
         attention()
