@@ -129,7 +129,8 @@ int main() {
   printf("%u %u", wrong, checked);
 }
 """
-NAMES = ("st.v4", "st.v2", "st.b32", "red.f32", "red.v4.f32", "bulk.128", "bulk.256", "bulk.8192", "bulkred.f32.2048", "tensor.2048", "tensor.16384")
+STORES = ("st.v4", "st.v2", "st.b32", "red.f32", "red.v4.f32")
+NAMES = (*STORES, "bulk.128", "bulk.256", "bulk.8192", "bulkred.f32.2048", "tensor.2048", "tensor.16384")
 CASES = [(f, y) for f, y in itertools.product(NAMES, LAYOUTS) if LAYOUTS[y].takes(FLAVOURS[f])]
 
 
