@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.copies_worker import Copies
 from xstage_bench.device.cuda.host_memory import HostMemory
 from xstage_bench.device.cuda.scene_worker import SceneWorker
 from xstage_bench.device.cuda.tensor_map import TENSOR_MAP_BYTES, encode_tensor_map
@@ -52,6 +53,7 @@ def main(pipe: Connection) -> None:
     handlers["prepare"] = node.prepare
     handlers["scene"] = SceneWorker().run
     handlers["visibility"] = Visibility().watch  # three kernels at once, with buffers of their own
+    handlers["copy"] = Copies().copy
     while True:
         try:
             name, *arguments = pipe.recv()
