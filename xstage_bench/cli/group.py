@@ -25,7 +25,7 @@ VERBS: dict[str, str] = {
     "validate": "Judge the model on the held-out schedules; writes validation.json.",
     "predict": "Predict the issue times of a schedule file with a fitted model.",
     "report": "Draw the figures and write one self-contained HTML page.",
-    "export": "Write the samples of a run folder as JSON or CSV.",
+    "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
 }
 INTERRUPTED = 128 + signal.SIGINT
 
