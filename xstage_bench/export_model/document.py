@@ -82,7 +82,12 @@ def exported_model(where: Path) -> ExportedModel:
     DataError
         It is no model, or no issue time was identified for any of its pairs.
     """
-    model = find_model(where)
+    try:
+        model = find_model(where)
+    except DataError as error:
+        if where.is_file():
+            raise DataError(f"{where} is a file and no model: {error.message}", "name a model.json, or the run folder") from error
+        raise
     found = stages(model)
     if not found:
         raise DataError(f"{where}: no issue time was identified for any pair", "measure again: xstage profile")
