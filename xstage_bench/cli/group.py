@@ -27,7 +27,7 @@ VERBS: dict[str, str] = {
     "predict": "Predict the issue times of a schedule file with a fitted model.",
     "report": "Draw the figures and write one self-contained HTML page.",
     "check": "Say what speaks against a run, or judge it by an operator's limits.",
-    "export": "Write the samples of a run folder as JSON or CSV.",
+    "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
 }
 INTERRUPTED = 128 + signal.SIGINT
 
