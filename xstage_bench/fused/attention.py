@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.compile import HOPPER, compile_kernel
 from xstage_bench.errors import UsageError, WaivedError
 
 MAX_OWNERS = 16
@@ -100,7 +100,7 @@ class Build:
 
     def cubin(self) -> bytes:
         """Compile; needs no GPU."""
-        return compile_kernel("attention.cu", "sm_90a", self.defines())
+        return compile_kernel("attention.cu", HOPPER, self.defines())
 
 
 #: Builds to choose from, by head dimension and way to store, the fastest per row first (docs/ulysses.md has all that were compared). Bulk
