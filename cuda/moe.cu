@@ -33,9 +33,9 @@ static __device__ void load(const MoePlan &plan, u32 base) {
       word = tasks.words[i + 1];
       expert = experts[task_of(word).block];
     }
-    if (task.second) await_count((const u32 *)plan.ready + task.block, plan.epoch * 2 * plan.inter / TILE * (XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK ? 4 : 1), plan.timeout_ns);
+    if (task.second) await_count((const u32 *)plan.ready + task.block, 2 * plan.inter / TILE * (XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK ? 4 : 1), plan.timeout_ns);
 #if XSTAGE_DISPATCH
-    else await_count((const u32 *)plan.arrived + task.block, plan.epoch * ((const u32 *)plan.block_rows)[task.block], plan.timeout_ns);
+    else await_count((const u32 *)plan.arrived + task.block, ((const u32 *)plan.block_rows)[task.block], plan.timeout_ns);
 #endif
     asm volatile("fence.proxy.async.global;" ::: "memory");  // the copy engine reads what others have stored by ordinary means
     const TensorMap *const a = task.second ? &plan.act : &plan.rows, *const b = task.second ? &plan.w2 : &plan.w1;
@@ -168,7 +168,7 @@ static __device__ void publish_behind(const MoePlan &plan, u32 base) {
     bool any = false;
     while (until < tasks.count && stored[until & 1] > until / 2) any |= !task_of(tasks.words[until++]).second;
     if (until == i) {
-      if (global_timer_ns() > give_up) __trap();
+      if (global_timer_ns() > give_up) fault();
       __nanosleep(100);
       continue;
     }
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
   extern __shared__ __align__(1024) char memory[];
   const u32 base = shared_address(memory);
   if (threadIdx.x == 0) {
-    if (base & 1023) __trap();
+    if (base & 1023) fault();
     for (u32 s = 0; s < STAGES; ++s) {
       barrier_init(full_barrier(base, s), 1);
       barrier_init(empty_barrier(base, s), GROUP_WARPS);
@@ -194,6 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
       for (u32 b = 0; b < PULL_DEPTH; ++b) barrier_init(pull_barrier(base, p, b), 1);
     for (u32 g = 0; g < GROUPS; ++g) asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + STORED_AT + 4 * g) : "memory");
     barrier_init_done();
+    begin_together(plan);
   }
   __syncthreads();
   if (threadIdx.x < WARPGROUP) {

@@ -3,20 +3,31 @@
 
 #include "moe_epilogue.cuh"
 
+static __device__ __forceinline__ void tell_ranks(const u64 *counts, u32 ranks) {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+  for (u32 r = 0; r < ranks; ++r) asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" ::"l"((u32 *)counts[r]) : "memory");
+}
+static __device__ __forceinline__ void await_ranks(u64 count, u32 at_least, u64 timeout_ns) {
+  const u64 give_up = global_timer_ns() + timeout_ns;
+  u32 seen;
+  do {
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"((const u32 *)count) : "memory");
+    if (global_timer_ns() > give_up) fault();
+  } while ((int)(seen - at_least) < 0);
+}
+
+// One thread of each CTA: no rank begins before all are there, so that what is timed is the layer and not the host's launches.
+static __device__ __forceinline__ void begin_together(const MoePlan &plan) {
+  if (blockIdx.x == 0) tell_ranks(plan.started, plan.ranks);
+  await_ranks(plan.own_started, plan.epoch * plan.ranks, plan.timeout_ns);
+}
+
 // By all consumer threads of the CTA. The release waits until what this SM has stored is visible at the owners.
 static __device__ __forceinline__ void meet_ranks(const MoePlan &plan, u32 barrier, u32 threads) {
   named_sync(barrier, threads);
   if (threadIdx.x == WARPGROUP) {
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
-    for (u32 r = 0; r < plan.ranks; ++r) asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" ::"l"((u32 *)plan.finished[r]) : "memory");
-    const u32 *const mine = (const u32 *)plan.own_finished;
-    const u32 all = plan.epoch * plan.ranks * gridDim.x;
-    const u64 give_up = global_timer_ns() + plan.timeout_ns;
-    u32 seen;
-    do {
-      asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(mine) : "memory");
-      if (global_timer_ns() > give_up) __trap();
-    } while ((int)(seen - all) < 0);
+    tell_ranks(plan.finished, plan.ranks);
+    await_ranks(plan.own_finished, plan.epoch * plan.ranks * gridDim.x, plan.timeout_ns);
   }
   named_sync(barrier, threads);
 }

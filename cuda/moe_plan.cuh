@@ -40,14 +40,15 @@ struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe_launch.py; the l
   TensorMap rows, w1, act, w2, act_out;  // act_out: boxes of 16 rows, for bulk stores
   u64 tasks, first;                 // words of all CTAs, and where each CTA's begin
   u64 block_expert, block_rows;     // of each block of 128 rows
-  u64 ready, arrived;               // counts for each block: Linear-1 tiles published, rows pulled
+  u64 ready, arrived;               // counts for each block, zero at the start: Linear-1 tiles published, rows pulled
   u64 row_slot, row_source;         // owner << 28 | slot, and owner << 28 | token, of each row
   u64 row_scale, act_scale, w1_scale, w2_scale;  // float32, FP8 only
   u64 gathered, activations;        // what `rows` and `act` describe
   u64 sources[MAX_RANKS], source_scales[MAX_RANKS];
   u64 slots[MAX_RANKS], slot_scales[MAX_RANKS];
   u64 finished[MAX_RANKS];          // each rank's count of CTAs that have stored everything
-  u64 own_slots, own_finished;      // this rank's, to be reduced and waited for
+  u64 started[MAX_RANKS];           // each rank's count of ranks that have begun
+  u64 own_slots, own_finished, own_started;  // this rank's, to be reduced and waited for
   u64 weights, out, stamps, report, timeout_ns;
   u32 hidden, inter, blocks, ranks, epoch, tokens, top_k, reduce;
 };
@@ -95,7 +96,7 @@ static __device__ __forceinline__ void await_count(const u32 *count, u32 at_leas
   if ((int)(load_acquire(count) - at_least) >= 0) return;
   const u64 give_up = global_timer_ns() + timeout_ns;
   while ((int)(load_acquire(count) - at_least) < 0) {
-    if (global_timer_ns() > give_up) __trap();
+    if (global_timer_ns() > give_up) fault();
     __nanosleep(40);
   }
 }
