@@ -1,8 +1,13 @@
-"""The computing ranks together: launch a layer on all GPUs, read its times, and say whether every result row is right."""
+"""The computing ranks together: launch a layer on all GPUs, read its times, and say whether every result row is right.
+
+Ranks of a real group have a GPU each. In an emulated group two GPUs are the first two ranks, and every other rank's tokens and result slots
+lie on the peer: what a sender does is what it would do among `ep` GPUs, what a receiver gets is not.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +18,10 @@ from xstage_bench.errors import DeviceLostError, UsageError, XStageError
 from xstage_bench.workloads.shapes import TILE
 
 from .build import REPORT, STAMP, Build
-from .layer import PADDING, Layer
+from .layer import PADDING, Layer, Rows, rows_of
 from .numbers import TOLERANCE, decode, expected_rows
 from .order import Order, TaskLists, check_lists, task_lists
-from .rank import Kernel, Rank
+from .rank import Kernel, Rank, Stock
 
 HOST_TIMEOUT_S = 20.0
 
@@ -42,34 +47,24 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One order on all ranks, its lists checked and uploaded."""
+    """One order on all ranks, its lists checked and uploaded. `local`: every row stays on its sender's GPU."""
 
     order: Order
     build: Build
+    local: bool
     lists: tuple[TaskLists, ...]
     uploaded: tuple[dict[str, Any], ...]
 
 
-class Group:
-    """A layer on its GPUs.
+class Gpus:
+    """Streams, kernels and stock of the GPUs of a group; layers come and go."""
 
-    Parameters
-    ----------
-    layer : Layer
-    devices : tuple of int
-        GPUs of ranks 0, 1, ...: as many as ranks, or two for an emulated group.
-    combine : {'none', 'bf16', 'f32'}
-        What a result row consists of.
-    """
-
-    def __init__(self, layer: Layer, devices: tuple[int, ...], combine: str = "bf16") -> None:
+    def __init__(self, devices: tuple[int, ...]) -> None:
         import cupy
         from cupy.cuda import runtime
 
-        if len(devices) != layer.ep and len(devices) != 2:
-            raise UsageError(f"{layer.ep} ranks on {len(devices)} GPUs", "as many GPUs as ranks, or two for an emulated group")
-        self.layer, self.devices, self._cupy = layer, devices, cupy
-        self.emulated = len(devices) != layer.ep
+        cupy.cuda.set_allocator(None)  # plain cudaMalloc: what comes from a pool is not visible to peers
+        self.devices = devices
         for device in devices:
             runtime.setDevice(device)
             for peer in set(devices) - {device}:
@@ -80,28 +75,63 @@ class Group:
                 except runtime.CUDARuntimeError as error:
                     if "lreadyEnabled" not in str(error):
                         raise
-        self.ranks = [Rank(layer, r, device, combine, True) for r, device in enumerate(devices)]
-        computing = set(range(len(devices)))
-        for rank in self.ranks:
-            rank.prepare({o: rank.rank for o in range(layer.ep) if o == rank.rank or o not in computing})
-        self.places = [{o: self.ranks[o] if o in computing else self.ranks[1 - r] for o in range(layer.ep)} for r in range(len(devices))]
+        self.stocks = [Stock(device) for device in devices]
         self.streams = []
         for device in devices:
             cupy.cuda.Device(device).use()
             self.streams.append(cupy.cuda.Stream(non_blocking=True))
-        self.ctas = int(runtime.getDeviceProperties(devices[0])["multiProcessorCount"])
+        self.sms = min(int(runtime.getDeviceProperties(d)["multiProcessorCount"]) for d in devices)
         self._kernels: dict[tuple[int, Build], Kernel] = {}
 
-    def prepare(self, order: Order, build: Build) -> Prepared:
+    def kernel(self, device: int, build: Build) -> Kernel:
+        """Return the kernel of a build, loaded on first use; never while another kernel runs."""
+        if (device, build) not in self._kernels:
+            self._kernels[device, build] = Kernel(device, build)
+        return self._kernels[device, build]
+
+
+class Group:
+    """A layer on its GPUs.
+
+    Parameters
+    ----------
+    layer : Layer
+    gpus : Gpus
+        As many as ranks, or two for an emulated group.
+    rows : sequence of Rows, optional
+        Of each computing rank, where they have been made already.
+    """
+
+    def __init__(self, layer: Layer, gpus: Gpus, rows: Sequence[Rows] | None = None) -> None:
+        import cupy
+
+        n = len(gpus.devices)
+        if n != layer.ep and (n != 2 or layer.ep < 2):
+            raise UsageError(f"{layer.ep} ranks on {n} GPUs", "as many GPUs as ranks, or two for an emulated group")
+        self.layer, self.gpus, self._cupy = layer, gpus, cupy
+        rows = [rows_of(layer, r) for r in range(n)] if rows is None else rows
+        self.ranks = [Rank(layer, r, one, stock) for r, (one, stock) in enumerate(zip(rows, gpus.stocks, strict=True))]
+
+    @property
+    def emulated(self) -> bool:
+        """Whether some of the ranks do not exist."""
+        return len(self.ranks) != self.layer.ep
+
+    def places(self, rank: int, *, local: bool = False) -> dict[int, Rank]:
+        """Return on whose GPU each owner's slots and tokens lie, for one sender."""
+        if local:
+            return dict.fromkeys(range(self.layer.ep), self.ranks[rank])
+        return {o: self.ranks[o] if o < len(self.ranks) else self.ranks[1 - rank] for o in range(self.layer.ep)}
+
+    def prepare(self, order: Order, build: Build, *, local: bool = False, lists: Sequence[TaskLists] | None = None) -> Prepared:
         """Make, check and upload the task lists of an order, and load the kernel on every GPU."""
-        lists = tuple(task_lists(self.layer, rank.rows, order, self.ctas) for rank in self.ranks)
+        if lists is None:
+            lists = [task_lists(self.layer, rank.rows, order, self.gpus.sms) for rank in self.ranks]
         for rank, one in zip(self.ranks, lists, strict=True):
             check_lists(one, rank.rows.blocks, self.layer.shape.linear1_tiles, self.layer.shape.linear2_tiles)
-        for device in self.devices:
-            if (device, build) not in self._kernels:
-                self._kernels[device, build] = Kernel(device, build)
+            self.gpus.kernel(rank.device, build)
         uploaded = tuple(rank.upload(one, stamps=build.stamps) for rank, one in zip(self.ranks, lists, strict=True))
-        return Prepared(order, build, lists, uploaded)
+        return Prepared(order, build, local, tuple(lists), uploaded)
 
     def run(self, prepared: Prepared, *, reduce: bool = False) -> tuple[Times, ...]:
         """Execute a layer once on all GPUs.
@@ -111,24 +141,24 @@ class Group:
         DeviceLostError
             A kernel did not end in time.
         """
-        plans = [
-            rank.plan(lists, self.ranks, places, reduce=reduce)
-            for rank, lists, places in zip(self.ranks, prepared.uploaded, self.places, strict=True)
-        ]
         runtime = self._cupy.cuda.runtime
-        for rank, plan, stream in zip(self.ranks, plans, self.streams, strict=True):
+        plans = [
+            rank.plan(lists, self.ranks, self.places(rank.rank, local=prepared.local), reduce=reduce)
+            for rank, lists in zip(self.ranks, prepared.uploaded, strict=True)
+        ]
+        for rank, plan, lists, stream in zip(self.ranks, plans, prepared.lists, self.gpus.streams, strict=True):
             runtime.setDevice(rank.device)
             for name in ("ready", "arrived"):
                 runtime.memsetAsync(rank.arrays[name].data.ptr, 0, rank.arrays[name].nbytes, stream.ptr)
-            self._kernels[rank.device, prepared.build].launch(plan, self.ctas, stream.ptr)
+            self.gpus.kernel(rank.device, prepared.build).launch(plan, lists.ctas, stream.ptr)
         give_up = time.monotonic() + HOST_TIMEOUT_S
-        for stream in self.streams:
+        for stream in self.gpus.streams:
             while not stream.done:
                 if time.monotonic() > give_up:
                     raise DeviceLostError("the MoE kernel does not end", "restart the process: its CUDA context is lost")
                 time.sleep(20e-6)
             stream.synchronize()
-        return tuple(self._times(lists) for lists in prepared.uploaded)
+        return tuple(_times(lists) for lists in prepared.uploaded)
 
     def stamps(self, prepared: Prepared, rank: int) -> NDArray[Any]:
         """Times of each task of a rank's last execution, a `STAMP` each."""
@@ -139,58 +169,54 @@ class Group:
         for rank in self.ranks:
             rank.poison()
 
-    def worst_error(self, rank: int, blocks: int | None = None) -> float:
+    def worst_error(self, rank: int, combine: str, blocks: int | None = None) -> float:
         """Compare the rows that a rank has sent with the float32 layer; the relative error of the worst block.
 
         Raises
         ------
         XStageError
-            A row is wrong, or was not written; the message names it.
+            A block is wrong, or a row was not written; the message names it.
         """
-        me, places = self.ranks[rank], self.places[rank]
-        self._cupy.cuda.Device(me.device).use()
+        me, places, top_k = self.ranks[rank], self.places(rank), self.layer.shape.top_k
         rows, worst = me.rows, 0.0
-        some = range(rows.blocks) if blocks is None else np.unique(np.linspace(0, rows.blocks - 1, blocks).astype(int))
-        for block in some:
+        for block in range(rows.blocks) if blocks is None else np.unique(np.linspace(0, rows.blocks - 1, blocks).astype(int)):
+            self._cupy.cuda.Device(me.device).use()
             expected = expected_rows(self.layer, rows, me.arrays["gathered"], me.arrays["row_scale"], me.weights, int(block)).get()
             at = slice(block * TILE, block * TILE + int(rows.block_rows[block]))
             got = np.empty_like(expected)
             for owner in np.unique(rows.owner[at]):
                 mine = rows.owner[at] == owner
-                got[mine] = self._slots(places[owner], owner, rows.token[at][mine] * self.layer.shape.top_k + rows.k[at][mine])
-                self._cupy.cuda.Device(me.device).use()
-            error = np.linalg.norm(got - expected, axis=1) / np.linalg.norm(expected, axis=1)
-            bad = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
-            if not error[bad] < TOLERANCE[self.layer.dtype]:
+                place = places[owner]
+                self._cupy.cuda.Device(place.device).use()
+                got[mine] = decode_rows(place.slots(owner, combine)[rows.token[at][mine] * top_k + rows.k[at][mine]]).get()
+            error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+            if not error < TOLERANCE[self.layer.dtype]:
+                off = np.linalg.norm(got - expected, axis=1)
+                row = int(np.argmax(np.where(np.isnan(off), np.inf, off)))
                 raise XStageError(
-                    f"rank {rank}, block {block}, row {bad} (owner {rows.owner[at][bad]}, token {rows.token[at][bad]}): "
-                    f"relative error {error[bad]:.3g}; expected {expected[bad, :4]}, found {got[bad, :4]}",
+                    f"rank {rank}, block {block}: relative error {error:.3g}; row {row} (owner {rows.owner[at][row]}, token "
+                    f"{rows.token[at][row]}) expected {expected[row, :4]}, found {got[row, :4]}",
                     "the kernel is wrong here: please report it",
                 )
-            worst = max(worst, float(error[bad]))
+            worst = max(worst, error)
         return worst
 
-    def written(self) -> tuple[int, int]:
+    def written(self, combine: str) -> tuple[int, int]:
         """Count the result rows that all GPUs hold, and those that should be there."""
-        have = want = 0
-        for place in self.ranks:
-            self._cupy.cuda.Device(place.device).use()
-            for slots in place.slots.values():
-                have += int((~self._cupy.isnan(decode_rows(slots)).any(axis=1)).sum())
-        for r in self.ranks:
-            want += int((r.rows.owner != PADDING).sum())
-        return have, want
-
-    def _times(self, lists: dict[str, Any]) -> Times:
-        report = np.frombuffer(lists["report"].get().tobytes(), REPORT)
-        zero = int(report["begin_ns"].min())
-        return Times(*(float(int(report[name].max()) - zero) for name in ("stored_ns", "arrived_ns", "end_ns")))
-
-    def _slots(self, place: Rank, owner: int, slots: NDArray[np.int64]) -> NDArray[np.float32]:
-        self._cupy.cuda.Device(place.device).use()
-        return np.asarray(decode_rows(place.slots[owner][slots]).get())
+        have = 0
+        for rank in self.ranks:
+            self._cupy.cuda.Device(rank.device).use()
+            for owner in range(self.layer.ep):
+                have += int((~self._cupy.isnan(decode_rows(rank.slots(owner, combine))).any(axis=1)).sum())
+        return have, sum(int((rank.rows.owner != PADDING).sum()) for rank in self.ranks)
 
 
 def decode_rows(rows: Any) -> Any:
     """Return float32 of result rows."""
     return rows if rows.dtype == np.float32 else decode(rows)
+
+
+def _times(lists: dict[str, Any]) -> Times:
+    report = np.frombuffer(lists["report"].get().tobytes(), REPORT)
+    zero = int(report["begin_ns"].min())
+    return Times(*(float(int(report[name].max()) - zero) for name in ("stored_ns", "arrived_ns", "end_ns")))

@@ -7,7 +7,6 @@ lie on the peer: what a sender does is what it would do among `ep` GPUs, what a 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from xstage_bench.fused.tensor_map import boxes
 from xstage_bench.workloads.shapes import TILE
 
-from .build import COMBINE_BYTES, NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Build
-from .layer import PADDING, Layer, Rows, rows_of
+from .build import NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Build
+from .layer import PADDING, Layer, Rows
 from .numbers import Weights, activation_scales, make_tokens, make_weights
 from .order import TaskLists
 
@@ -25,62 +24,95 @@ TIMEOUT_NS = 2_000_000_000
 POISON = 0xFF  # twice or four times: NaN, which no result is
 
 
-@dataclass(slots=True)
-class Rank:
-    """Memory of one computing rank. Slots are addressed as (owner, token, k)."""
+class Stock:
+    """What layers of one GPU share, made once: weights of a shape, tokens, and result slots as large as the largest layer needs.
 
-    layer: Layer
-    rank: int
-    device: int
-    combine: str
-    dispatch: bool
-    rows: Rows = field(init=False)
-    weights: Weights = field(init=False)
-    tokens: list[tuple[Any, Any]] = field(init=False)
-    arrays: dict[str, Any] = field(init=False)
-    slots: dict[int, Any] = field(init=False, default_factory=dict)
-    epoch: int = 0
+    Only the newest weights and tokens are kept: a large model's fill a tenth of the memory.
+    """
 
-    def prepare(self, owners: dict[int, int]) -> None:
-        """Make everything that lives on this GPU.
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._weights: tuple[Any, Weights] | None = None
+        self._tokens: tuple[Any, list[tuple[Any, Any]]] | None = None
+        self._slots: dict[int, Any] = {}
 
-        Parameters
-        ----------
-        owners : dict of owner to computing rank
-            For which (owner, sender) this GPU has result slots: its own rows from every sender, and in an emulated group those of the
-            owners that do not exist.
-        """
+    def weights(self, layer: Layer, rank: int) -> Weights:
+        """Return a rank's weights."""
+        key = (layer.shape, layer.dtype, layer.ep, layer.seed, rank)
+        if self._weights is None or self._weights[0] != key:
+            self._weights = None
+            self._weights = key, make_weights(layer, rank)
+        return self._weights[1]
+
+    def tokens(self, layer: Layer) -> list[tuple[Any, Any]]:
+        """Return every owner's tokens and their scales."""
+        key = (layer.shape.hidden, layer.dtype, layer.tokens, layer.ep, layer.seed)
+        if self._tokens is None or self._tokens[0] != key:
+            self._tokens = None
+            self._tokens = key, [make_tokens(layer, owner) for owner in range(layer.ep)]
+        return self._tokens[1]
+
+    def slots(self, owner: int, size: int) -> Any:
+        """Return at least `size` bytes for the result rows of an owner."""
         import cupy
 
-        cupy.cuda.Device(self.device).use()
-        s, layer = self.layer.shape, self.layer
-        self.rows = rows_of(layer, self.rank)
-        self.weights = make_weights(layer, self.rank)
-        self.tokens = [make_tokens(layer, o) for o in range(layer.ep)]
-        count, element = self.rows.blocks * TILE, cupy.uint8 if layer.dtype == "fp8" else cupy.uint16
-        out_type = cupy.float32 if self.combine == "f32" else cupy.uint16
-        for owner in owners:
-            self.slots[owner] = cupy.empty((layer.tokens * s.top_k, s.hidden), dtype=out_type)
-        whose, token = self.rows.owner, self.rows.token
-        real = whose != PADDING
-        slot = np.where(real, whose << OWNER_SHIFT | token * s.top_k + self.rows.k, NO_ROW)
-        source = np.where(real, whose << OWNER_SHIFT | token, NO_ROW)
-        self.arrays = {
+        if owner not in self._slots or self._slots[owner].nbytes < size:
+            self._slots.pop(owner, None)
+            self._slots[owner] = cupy.empty(size, dtype=cupy.uint8)
+        return self._slots[owner]
+
+
+class Rank:
+    """One computing rank and its memory. Slots are addressed as (owner, token, k).
+
+    Parameters
+    ----------
+    layer : Layer
+    rank : int
+    rows : Rows
+        Of this rank.
+    stock : Stock
+        Of its GPU.
+    """
+
+    def __init__(self, layer: Layer, rank: int, rows: Rows, stock: Stock) -> None:
+        import cupy
+
+        cupy.cuda.Device(stock.device).use()
+        self.layer, self.rank, self.rows, self.device, self.epoch = layer, rank, rows, stock.device, 0
+        s = layer.shape
+        self.weights = stock.weights(layer, rank)
+        self.tokens = stock.tokens(layer)
+        self._slots = {o: stock.slots(o, layer.tokens * s.top_k * s.hidden * 4) for o in range(layer.ep)}
+        count, element = rows.blocks * TILE, cupy.uint8 if layer.dtype == "fp8" else cupy.uint16
+        real = rows.owner != PADDING
+        slot = np.where(real, rows.owner << OWNER_SHIFT | rows.token * s.top_k + rows.k, NO_ROW)
+        source = np.where(real, rows.owner << OWNER_SHIFT | rows.token, NO_ROW)
+        self.arrays: dict[str, Any] = {
             "gathered": cupy.zeros((count, s.hidden), dtype=element),
             "row_scale": cupy.ones(count, dtype=cupy.float32),
             "activations": cupy.zeros((count, s.inter), dtype=element),
             "act_scale": activation_scales(layer, count),
-            "block_expert": cupy.asarray(self.rows.block_expert.astype(np.uint32)),
-            "block_rows": cupy.asarray(self.rows.block_rows.astype(np.uint32)),
+            "block_expert": cupy.asarray(rows.block_expert.astype(np.uint32)),
+            "block_rows": cupy.asarray(rows.block_rows.astype(np.uint32)),
             "row_slot": cupy.asarray(slot.astype(np.uint32)),
             "row_source": cupy.asarray(source.astype(np.uint32)),
-            "ready": cupy.zeros(self.rows.blocks, dtype=cupy.uint32),
-            "arrived": cupy.zeros(self.rows.blocks, dtype=cupy.uint32),
+            "ready": cupy.zeros(rows.blocks, dtype=cupy.uint32),
+            "arrived": cupy.zeros(rows.blocks, dtype=cupy.uint32),
             "counts": cupy.zeros(64, dtype=cupy.uint32),
-            "weights": cupy.asarray(layer.weights()[self.rank].ravel()),
+            "weights": cupy.asarray(layer.weights()[rank].ravel()),
             "out": cupy.empty((layer.tokens, s.hidden), dtype=cupy.uint16),
         }
         self.gather()
+
+    def slots(self, owner: int, combine: str) -> Any:
+        """Return the result rows of an owner on this GPU, shape (tokens * top_k, hidden)."""
+        import cupy
+
+        s, wide = self.layer.shape, combine == "f32"
+        count = self.layer.tokens * s.top_k
+        raw = self._slots[owner][: count * s.hidden * (4 if wide else 2)]
+        return raw.view(cupy.float32 if wide else cupy.uint16).reshape(count, s.hidden)
 
     def gather(self) -> None:
         """Bring the rows by ordinary means: the kernel's input without dispatch, and what its dispatch is compared with."""
@@ -102,7 +134,7 @@ class Rank:
             "report": cupy.zeros(REPORT.itemsize * lists.ctas, dtype=cupy.uint8),
         }
 
-    def plan(self, lists: dict[str, Any], peers: list[Rank], places: dict[int, Rank], *, reduce: bool) -> NDArray[Any]:
+    def plan(self, lists: dict[str, Any], peers: list[Rank], places: dict[int, Rank], *, reduce: bool = False) -> NDArray[Any]:
         """Return the plan of one launch; each call counts an epoch, so each plan is launched once.
 
         Parameters
@@ -135,11 +167,11 @@ class Rank:
         for owner, place in places.items():
             plan["sources"][0, owner] = place.tokens[owner][0].data.ptr
             plan["source_scales"][0, owner] = place.tokens[owner][1].data.ptr
-            plan["slots"][0, owner] = place.slots[owner].data.ptr
+            plan["slots"][0, owner] = place.address(owner)
         for i, peer in enumerate(peers):
             plan["finished"][0, i] = peer.arrays["counts"].data.ptr
             plan["started"][0, i] = peer.arrays["counts"].data.ptr + 128
-        plan["own_slots"] = self.slots[self.rank].data.ptr
+        plan["own_slots"] = self.address(self.rank)
         plan["own_finished"], plan["own_started"] = a["counts"].data.ptr, a["counts"].data.ptr + 128
         plan["timeout_ns"], plan["hidden"], plan["inter"], plan["blocks"] = TIMEOUT_NS, s.hidden, s.inter, self.rows.blocks
         plan["ranks"], plan["epoch"], plan["tokens"], plan["top_k"], plan["reduce"] = (
@@ -151,19 +183,18 @@ class Rank:
         )
         return plan
 
+    def address(self, owner: int) -> int:
+        """Address of an owner's result rows on this GPU."""
+        return int(self._slots[owner].data.ptr)
+
     def poison(self) -> None:
         """Fill every slot with what no result can be."""
         import cupy
 
         cupy.cuda.Device(self.device).use()
-        for slots in self.slots.values():
+        for slots in self._slots.values():
             cupy.cuda.runtime.memset(slots.data.ptr, POISON, slots.nbytes)
         cupy.cuda.runtime.deviceSynchronize()
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of one element of a result row."""
-        return COMBINE_BYTES[self.combine]
 
 
 class Kernel:
