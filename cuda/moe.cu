@@ -162,11 +162,12 @@ static __device__ void publish_behind(const MoePlan &plan, u32 base) {
   const Tasks tasks = my_tasks(plan);
   const u64 give_up = global_timer_ns() + plan.timeout_ns;
   for (u32 i = 0; i < tasks.count;) {
-    u32 stored[GROUPS];
-    for (u32 g = 0; g < GROUPS; ++g) asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(stored[g]) : "r"(base + STORED_AT + 4 * g) : "memory");
+    u32 even, odd;
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(even) : "r"(base + STORED_AT) : "memory");
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(odd) : "r"(base + STORED_AT + 4) : "memory");
     u32 until = i;
     bool any = false;
-    while (until < tasks.count && stored[until & 1] > until / 2) any |= !task_of(tasks.words[until++]).second;
+    while (until < tasks.count && (until & 1 ? odd : even) > until / 2) any |= !task_of(tasks.words[until++]).second;
     if (until == i) {
       if (global_timer_ns() > give_up) fault();
       __nanosleep(100);

@@ -36,7 +36,7 @@ static constexpr u32 MAX_RANKS = 8;
 static constexpr u32 NO_ROW = 0xffffffffu;           // padding, or a masked slot
 static constexpr u32 PULLERS = 2, PULL_DEPTH = 2, PULL_BYTES = 4096;
 
-struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe_launch.py; the launch's only parameter
+struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe/build.py; the launch's only parameter
   TensorMap rows, w1, act, w2, act_out;  // act_out: boxes of 16 rows, for bulk stores
   u64 tasks, first;                 // words of all CTAs, and where each CTA's begin
   u64 block_expert, block_rows;     // of each block of 128 rows
@@ -75,7 +75,10 @@ static constexpr u32 PULL_AT = STAGING_AT + GROUPS * GROUP_WARPS * STAGED_BYTES;
 static constexpr u32 BARRIERS_AT = PULL_AT + (XSTAGE_DISPATCH ? PULLERS * PULL_DEPTH * PULL_BYTES : 0);
 static constexpr u32 BARRIERS = 2 * STAGES + PULLERS * PULL_DEPTH;
 static constexpr u32 STORED_AT = BARRIERS_AT + 8 * BARRIERS;
-static constexpr u32 SHARED_BYTES = STORED_AT + 4 * GROUPS;  // moe_launch.py computes the same
+static constexpr u32 SHARED_BYTES = STORED_AT + 4 * GROUPS;
+#ifdef XSTAGE_PLAN_BYTES
+static_assert(sizeof(MoePlan) == XSTAGE_PLAN_BYTES && sizeof(Stamp) == XSTAGE_STAMP_BYTES && SHARED_BYTES == XSTAGE_SHARED_BYTES, "build.py differs");
+#endif
 
 static __device__ __forceinline__ u32 full_barrier(u32 base, u32 stage) { return base + BARRIERS_AT + 8 * stage; }
 static __device__ __forceinline__ u32 empty_barrier(u32 base, u32 stage) { return base + BARRIERS_AT + 8 * (STAGES + stage); }

@@ -1,4 +1,4 @@
-"""What ``cuda/moe.cu`` is compiled for and the plan that one launch reads; pure numpy. A test compares the sizes with the structs."""
+"""What ``cuda/moe.cu`` is compiled for and the plan that one launch reads; pure numpy. The compiler compares the sizes with the structs."""
 
 from __future__ import annotations
 
@@ -76,6 +76,9 @@ class Build:
             "XSTAGE_DISPATCH": str(int(self.dispatch)),
             "XSTAGE_PUBLISH": str(PUBLISHES.index(self.publish)),
             "XSTAGE_STAMPS": str(int(self.stamps)),
+            "XSTAGE_PLAN_BYTES": str(PLAN.itemsize),
+            "XSTAGE_STAMP_BYTES": str(STAMP.itemsize),
+            "XSTAGE_SHARED_BYTES": str(self.shared_bytes),
         }
 
     def cubin(self) -> bytes:
