@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
-from xstage_bench.workloads.moe import deal_tiles, default_experts_per_wave
+from xstage_bench.workloads.deal import deal_tiles
+from xstage_bench.workloads.moe import default_experts_per_wave
 from xstage_bench.workloads.shapes import TILE
 
 from .layer import Layer, Rows
@@ -30,11 +31,14 @@ class Order:
         Of ``wave``; default as the public Expert-Wave kernel chooses it.
     lead : float
         Of ``interleaved``: Linear-1 tiles per CTA by which Linear-1 is ahead.
+    group_blocks : int
+        Blocks of one expert that are walked column by column, so that its weights are read once; they become ready together.
     """
 
     kind: str = "wave"
     experts_per_wave: int | None = None
     lead: float = 1.0
+    group_blocks: int = 8
 
     @property
     def name(self) -> str:
@@ -88,7 +92,9 @@ def task_lists(layer: Layer, rows: Rows, order: Order, ctas: int) -> TaskLists:
         raise UsageError(f"{per_wave} experts a wave", f"1 to {layer.local_experts}, the experts of one rank")
     # Experts without rows leave gaps in the numbers of waves, which number the waves that exist.
     wave = np.unique(rows.block_expert // per_wave, return_inverse=True)[1].astype(np.int64)
-    deal = deal_tiles(wave, shape.linear1_tiles, shape.linear2_tiles, ctas, order.kind, order.lead, "block")
+    within = np.arange(rows.blocks) - np.searchsorted(rows.block_expert, rows.block_expert)
+    group = rows.block_expert * rows.blocks + within // order.group_blocks
+    deal = deal_tiles(wave, shape.linear1_tiles, shape.linear2_tiles, ctas, order.kind, order.lead, "block", group)
     words = deal.second.astype(np.uint32) << SECOND_BIT | deal.block.astype(np.uint32) << BLOCK_SHIFT | deal.column.astype(np.uint32)
     return TaskLists(words.astype(np.uint32), np.searchsorted(deal.producer, np.arange(ctas + 1)).astype(np.int64))
 
