@@ -1,6 +1,6 @@
 """What a fence or release costs against the backlog it meets: instruction, scope, who executes it, to a peer and to local memory.
 
-Asked for by name (``--only fences``; bulk copies: ``--only bulk_fences``). The cost is `drain_mean_cycles`; docs/fences.md says what was found.
+Asked for by name (``--only fences``; bulk copies: ``--only bulk_fences``). The cost is `drain_mean_cycles`; see docs/fences.md.
 """
 
 from xstage_bench.completion import INSTRUCTIONS, WHO
