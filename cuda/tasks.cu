@@ -20,7 +20,7 @@ static constexpr u32 NONE = 0xffffffffu;
 static constexpr u32 DONE = 1, TIMED_OUT = 2;
 
 struct Task {  // mirrored by TASK in xstage_bench/device/cuda/tasks.py
-  u32 compute, stores, remote, waits_for, target, signals;
+  u32 compute, stores, remote, waits_for, target, signals, uneven, pad;  // uneven: remote modulo the warps of a role
 };
 struct TaskStamp {  // mirrored by TASK_STAMP: SM clock after the epoch
   u32 start, computed, stored, signalled;
@@ -49,10 +49,7 @@ struct Shared {
 static_assert(sizeof(Shared) <= XSTAGE_SHARED_BYTES, "the host asks for less shared memory than this needs");
 #endif
 
-static __device__ __forceinline__ u32 since(u64 now, u64 zero) {
-  const long long d = (long long)(now - zero);
-  return d < 0 ? 0u : d > 0xffffffffll ? 0xffffffffu : (u32)d;
-}
+static __device__ __forceinline__ u32 since(u64 now, u64 zero) { return (u32)(now - zero); }  // the host refuses what would take 2 s
 
 static __device__ bool meet(Shared &s, Control *control, Mail *const *mail, u32 rank, u32 ranks, u32 round, u64 &letters, u64 lead_ns, u64 timeout_ns,
                             Repetition *out) {
@@ -102,9 +99,10 @@ struct Mix {
   u32 at, step, whole, threshold;
 };
 
-static __device__ __forceinline__ Mix mix_of(Task task, u32 warp, u32 warps) {
-  const u32 whole = task.stores * warps;
-  return {task.stores * (warp * task.remote % warps), task.remote, whole, whole - task.remote};
+// `inverse` is 65536 / warps + 1: at most 7 * 7 is divided, and a division would take longer than the rest of a task's preparation.
+static __device__ __forceinline__ Mix mix_of(const Task &task, u32 warp, u32 warps, u32 inverse) {
+  const u32 whole = task.stores * warps, product = warp * task.uneven;
+  return {task.stores * (product - (product * inverse >> 16) * warps), task.remote, whole, whole - task.remote};
 }
 
 static __device__ __forceinline__ bool remote_next(Mix &mix) {
@@ -148,16 +146,23 @@ static __device__ __forceinline__ void issue(Windows &w, u32 stores, Mix mix, Pa
   w.group += all;
 }
 
+// The clock behind a barrier. A warp that waits at BAR.SYNC issues a clock read that follows it (the barrier blocks at the next memory
+// access or branch that needs a result), so that the wait would count as work: first a load that may not pass the barrier, and a branch on it.
+static __device__ __forceinline__ u64 clock_after_barrier(const Shared &s) {
+  if (*(const volatile u32 *)&s.run == 2) __trap();
+  return sm_clock();
+}
+
 // One warp's part of its role's tasks. Everything that a task needs is in registers, and its event has happened, before its turn.
 static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lane, Windows &windows, Pattern p, Sums &sums, u32 *events, u64 give_up,
                                Repetition *out) {
-  const u32 count = s.list.count, threads = warps * 32;
+  const u32 count = s.list.count, threads = warps * 32, inverse = 65536 / warps + 1;
   const u64 epoch = s.epoch;
   const bool leader = warp == 0;
 #pragma unroll 1
   for (u32 t = role; t < count; t += ROLES) {
     const Task task = s.tasks[t];
-    const Mix mix = mix_of(task, warp, warps);
+    const Mix mix = mix_of(task, warp, warps, inverse);
     if (leader && task.waits_for != NONE) {
       if (lane == 0)
         while (signals_seen(events + (u64)task.waits_for * EVENT_STRIDE) < task.target)
@@ -169,25 +174,25 @@ static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lan
     }
     if (ROLES == 2) take_turn(role, threads);
     else join(role, threads);
-    const u64 start = sm_clock();
+    const u64 start = clock_after_barrier(s);
     work(sums, (const char *)&s.operands, task.compute, start);
     const u64 computed = sm_clock();
     if (ROLES == 2 && t + 1 < count) pass_turn(role, threads);
     u32 stored = 0;
     if (task.stores) issue(windows, task.stores, mix, p, stored, epoch);
-    if (lane == 0) {
-      if (leader) s.stamps[t].start = since(start, epoch);
-      atomicMax(&s.stamps[t].computed, since(computed, epoch));
-      if (task.stores) atomicMax(&s.stamps[t].stored, stored);
-    }
     if (task.signals != NONE) {
       join(role, threads);  // what the role's other warps have stored goes before the release
       if (leader && lane == 0) {
         signal(events + (u64)task.signals * EVENT_STRIDE);
         s.stamps[t].signalled = since(sm_clock(), epoch);
       }
-      __syncwarp();
     }
+    if (lane == 0) {
+      if (leader) s.stamps[t].start = since(start, epoch);
+      atomicMax(&s.stamps[t].computed, since(computed, epoch));
+      if (task.stores) atomicMax(&s.stamps[t].stored, stored);
+    }
+    __syncwarp();
   }
 }
 

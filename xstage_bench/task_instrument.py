@@ -6,15 +6,14 @@ begin a task, to signal, and until a signal is seen elsewhere. They are measured
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.estimate import Estimate, over_processes
 from xstage_bench.task_schedule import NONE, Form, Publish, TaskSchedule, TaskTrace
 
 _CYCLES = 6000
@@ -52,8 +51,13 @@ def probes(source: int, destination: int, producers: int, warps: int = 4) -> dic
     return found
 
 
-def constants(traces: dict[str, Sequence[TaskTrace]]) -> dict[str, Estimate]:
-    """Reduce the traces of `probes`, several repetitions of each, to one Estimate per cost.
+def constants(found: Mapping[str, Sequence[tuple[int, TaskTrace]]]) -> dict[str, Estimate]:
+    """Reduce the traces of `probes` to one Estimate per cost.
+
+    Parameters
+    ----------
+    found : mapping of str to sequence of (int, TaskTrace)
+        By the probe's name: each repetition with the fresh process that it was measured in.
 
     Returns
     -------
@@ -64,14 +68,15 @@ def constants(traces: dict[str, Sequence[TaskTrace]]) -> dict[str, Estimate]:
         ``event_cycles.PUBLISH``: from the end of the last signal to the start of a task of another SM that waits for it.
         ``store_cycles_per_warp_store``, ``store_entry_cycles``: of one warp, nothing in the way: n stores take entry + n * cost.
     """
-    found: dict[str, list[float]] = {}
-    for name, repetitions in traces.items():
+    values: dict[str, list[tuple[int, float]]] = {}
+    for name, repetitions in found.items():
         kind, _, what = name.partition(".")
-        for trace in repetitions:
+        for process, trace in repetitions:
             if trace.status == "ok":
                 for key, value in _READ[kind](trace).items():
-                    found.setdefault(f"{key}.{what}" if what else key, []).append(value)
-    return {key: _estimate(values) for key, values in found.items()}
+                    values.setdefault(f"{key}.{what}" if what else key, []).append((process, value))
+    statistic = "mean over tasks, or median where sizes differ"
+    return {k: over_processes(np.array([x for _, x in v]), np.array([p for p, _ in v]), statistic) for k, v in values.items()}
 
 
 def _turn(trace: TaskTrace) -> dict[str, float]:
@@ -114,15 +119,3 @@ def _cycles(trace: TaskTrace, ns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _compute(trace: TaskTrace) -> NDArray[np.float64]:
     return _cycles(trace, trace.compute_end_ns - trace.start_ns)
-
-
-def _estimate(values: list[float], level: float = 0.95) -> Estimate:
-    """Mean over repetitions, with a t interval."""
-    n = len(values)
-    mean = float(np.mean(values))
-    if n < 3:
-        return Estimate.missing(f"{n} repetitions, at least 3 are needed", "mean over repetitions of the mean over tasks")
-    error = float(np.std(values, ddof=1)) / n**0.5
-    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
-    statistic = "mean over repetitions of the mean over tasks"
-    return Estimate(value=mean, standard_error=error, low=mean - half, high=mean + half, level=level, statistic=statistic)

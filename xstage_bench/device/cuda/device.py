@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from xstage_bench.flavour import for_architecture
 from xstage_bench.layouts import LAYOUTS
 from xstage_bench.scene import Scene, SceneTrace
 from xstage_bench.schedule import HOST, Burst, Schedule
-from xstage_bench.task_schedule import TaskSchedule, TaskTrace
+from xstage_bench.task_schedule import Form, TaskSchedule, TaskTrace
 from xstage_bench.topology import read_topology
 from xstage_bench.trace import Trace
 from xstage_bench.visibility import Sighting, Watch
@@ -212,17 +212,17 @@ class CudaDevice:
             for s in schedules:
                 yield tasks.unpack(packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)]))
 
-    def tensor_rate(self, source: int, form: str, warps: int) -> tuple[str, tasks.Rate]:
+    def tensor_rate(self, source: int, form: Form, warps: int) -> tuple[str, tasks.Rate]:
         """Return the instruction that does tensor-core work here, and what it costs; measured when first asked for."""
         node = self.node()
         instruction = tasks.instruction_for("mma", warps, self._arch[source])
         key = (source, instruction, form, warps)
         if key not in self._rates:
             schedule = tasks.calibration(warps, form, node.gpus[source].sm_count, source)
-            packed = tasks.pack(schedule, {source: node.gpus[source].smids}, instruction, tasks.SPIN)
+            packed = tasks.pack(schedule, {source: node.gpus[source].smids}, instruction)
             self._load_tasks([packed])
             found = [tasks.rate_of(packed, self._execute_tasks(0, packed)[source]["stamps"]) for _ in range(5)][1:]
-            self._rates[key] = tasks.Rate(*(float(np.median([getattr(r, n) for r in found])) for n in ("entry_cycles", "round_cycles")))
+            self._rates[key] = tasks.Rate(*(float(x) for x in np.median([astuple(r) for r in found], axis=0)))
         return instruction, self._rates[key]
 
     def _check_tasks(self, source: int, destination: int, flavour: str) -> None:
@@ -239,10 +239,10 @@ class CudaDevice:
     def _pack_tasks(self, schedule: TaskSchedule, compute: Compute) -> tasks.PackedTasks:
         gpus = self.node().gpus
         ends = (schedule.source, schedule.destination) if schedule.both_ways else (schedule.source,)
-        instruction, rate = "spin", tasks.SPIN
-        if compute == "mma":
-            instruction, rate = self.tensor_rate(schedule.source, schedule.form, schedule.warps)
-        return tasks.pack(schedule, {g: gpus[g].smids for g in ends}, instruction, rate)
+        smids = {g: gpus[g].smids for g in ends}
+        if compute == "spin":
+            return tasks.pack(schedule, smids, "spin")
+        return tasks.pack(schedule, smids, *self.tensor_rate(schedule.source, schedule.form, schedule.warps))
 
     def _load_tasks(self, packed: list[tasks.PackedTasks]) -> None:
         s = packed[0].schedule

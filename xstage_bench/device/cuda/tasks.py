@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ from xstage_bench.device import Compute
 from xstage_bench.device.cuda.scene import REPETITION, STATE_DONE
 from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS, KINDS, Flavour
-from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, TaskSchedule, TaskTrace
+from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, Form, TaskSchedule, TaskTrace
 
 _U4, _U8 = "<u4", "<u8"
-TASK = np.dtype([(n, _U4) for n in ("compute", "stores", "remote", "waits_for", "target", "signals")])
+TASK = np.dtype([(n, _U4) for n in ("compute", "stores", "remote", "waits_for", "target", "signals", "uneven", "pad")])
 TASK_STAMP = np.dtype([(n, _U4) for n in ("start", "computed", "stored", "signalled")])
 LIST = np.dtype([(n, _U4) for n in ("first", "count", "producer", "pad")])
 SEAL = np.dtype(
@@ -67,19 +67,23 @@ class TaskVariant:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What tensor-core work costs in SM cycles: a task of n rounds takes ``entry_cycles + n * round_cycles`` (docs/replay.md)."""
+    """What tensor-core work costs in SM cycles (docs/replay.md): n rounds take ``entry + (n // 4) * four + (n % 4) * one`` cycles."""
 
     entry_cycles: float
-    round_cycles: float
+    four_cycles: float
+    one_cycles: float
+
+    def cycles(self, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what so many rounds take; nothing for none."""
+        took = self.entry_cycles + rounds // 4 * self.four_cycles + rounds % 4 * self.one_cycles
+        return np.asarray(np.where(rounds > 0, took, 0.0))
 
     def rounds(self, cycles: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rounds that take `cycles`, to the nearest; none for 0 cycles and at least one otherwise."""
-        n = np.rint((cycles - self.entry_cycles) / self.round_cycles).astype(np.int64)
-        return np.where(cycles > 0, np.maximum(n, 1), 0)
-
-
-#: Spinning: the loop ends at a clock value, so its length is what was asked for.
-SPIN = Rate(0.0, 1.0)
+        """Return the rounds that come nearest to `cycles`: none for 0, and at least one otherwise."""
+        below = np.maximum((cycles - self.entry_cycles) // self.four_cycles, 0).astype(np.int64)
+        near = np.maximum(4 * below[:, None] + np.arange(5), 1)
+        best = np.abs(self.cycles(near) - cycles[:, None]).argmin(axis=1)
+        return np.where(cycles > 0, near[np.arange(cycles.size), best], 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,16 +105,16 @@ def instruction_for(compute: Compute, warps: int, arch: str) -> str:
     return "wgmma" if arch == "sm_90" and warps % 4 == 0 else "mma.sync"
 
 
-def pack(schedule: TaskSchedule, smids: dict[int, Sequence[int]], instruction: str, rate: Rate) -> PackedTasks:
+def pack(schedule: TaskSchedule, smids: Mapping[int, Sequence[int]], instruction: str, rate: Rate | None = None) -> PackedTasks:
     """Lay a schedule out for the GPUs that execute it.
 
     Parameters
     ----------
-    smids : dict of GPU index to sequence of int
+    smids : mapping of GPU index to sequence of int
         Of each GPU that takes part, the source first.
     instruction : str
-    rate : Rate
-        Of that instruction.
+    rate : Rate, optional
+        Of that instruction; without it cycles are what the kernel counts, which is right for spinning.
 
     Raises
     ------
@@ -127,9 +131,10 @@ def pack(schedule: TaskSchedule, smids: dict[int, Sequence[int]], instruction: s
         )
     stores = schedule.bytes // (schedule.warps * schedule.warp_store_bytes)
     tasks = np.zeros(schedule.task_count, TASK)
-    tasks["compute"] = rate.rounds(schedule.compute_cycles)
+    tasks["compute"] = schedule.compute_cycles if rate is None else rate.rounds(schedule.compute_cycles)
     tasks["stores"] = stores
     tasks["remote"] = schedule.remote_bytes // schedule.warp_store_bytes
+    tasks["uneven"] = tasks["remote"] % schedule.warps
     waits = schedule.waits_for
     tasks["waits_for"] = waits.astype(np.uint32)  # -1 becomes all ones, the kernel's NONE
     tasks["signals"] = schedule.signals.astype(np.uint32)
@@ -144,6 +149,8 @@ def pack(schedule: TaskSchedule, smids: dict[int, Sequence[int]], instruction: s
         lists[gpu] = table
     longest = np.bincount(schedule.producer, schedule.compute_cycles, schedule.producer_count).max()
     expected_s = float(longest) / 1e9 + float(schedule.bytes.sum()) / (_SLOW_GB_PER_S * 1e9) + schedule.task_count * 2e-6 + 1e-2
+    if expected_s > 1.0:
+        raise UsageError(f"the schedule may take {expected_s:.1f} s; the replay's stamps hold 2 s", "split it, or give it less work")
     variant = TaskVariant(schedule.form, schedule.publish, flavour, instruction)
     return PackedTasks(schedule, variant, tasks, lists, chosen[schedule.source], expected_s)
 
@@ -212,22 +219,24 @@ def result_shapes(packed: PackedTasks) -> dict[str, tuple[int, np.dtype[Any]]]:
     }
 
 
-def calibration(warps: int, form: str, producers: int, source: int) -> TaskSchedule:
-    """Work of two lengths, without stores, on every SM: its trace gives the Rate. Cycles are rounds here (pack it with `SPIN`)."""
-    lengths = np.tile([64, 192], 24)
+_LENGTHS = (64, 192, 67, 195)  # rounds: whole fours, and three more
+
+
+def calibration(warps: int, form: Form, producers: int, source: int) -> TaskSchedule:
+    """Work of four lengths, without stores, on every SM: its trace gives the Rate. Its cycles are rounds: pack it without a rate."""
+    lengths = np.tile(np.repeat(_LENGTHS, 2), 6)  # each length by both roles
     size = producers * lengths.size
-    none = np.full(size, NONE)
-    zero = np.zeros(size, dtype=np.int64)
+    none, zero = np.full(size, NONE), np.zeros(size, dtype=np.int64)
+    columns = {"bytes": zero, "remote_bytes": zero, "waits_for": none, "signals": none}
+    producer = np.repeat(np.arange(producers), lengths.size)
     return TaskSchedule(
-        producers, np.repeat(np.arange(producers), lengths.size), np.tile(lengths, producers), zero, zero, none, none,
-        warps=warps, form="single" if form == "single" else "ping_pong", publish="relaxed", source=source,
-    )  # fmt: skip
+        producers, producer, np.tile(lengths, producers), **columns, warps=warps, form=form, publish="relaxed", source=source
+    )
 
 
 def rate_of(packed: PackedTasks, stamps: NDArray[Any]) -> Rate:
-    """Fit the Rate to the stamps of a `calibration`: the medians of its two lengths give the line."""
+    """Fit the Rate to the stamps of a `calibration`, by the medians of its lengths."""
     took = stamps["computed"].astype(float) - stamps["start"].astype(float)
-    rounds = packed.tasks["compute"]
-    short, long = (np.median(took[rounds == n]) for n in (64, 192))
-    per_round = float(long - short) / 128
-    return Rate(float(short) - 64 * per_round, per_round)
+    short, long, short3, long3 = (float(np.median(took[packed.tasks["compute"] == n])) for n in _LENGTHS)
+    four = (long - short) / 32
+    return Rate(short - 16 * four, four, (short3 - short + long3 - long) / 6)
