@@ -227,11 +227,8 @@ def calibration(warps: int, form: Form, producers: int, source: int) -> TaskSche
     lengths = np.tile(np.repeat(_LENGTHS, 2), 6)  # each length by both roles
     size = producers * lengths.size
     none, zero = np.full(size, NONE), np.zeros(size, dtype=np.int64)
-    columns = {"bytes": zero, "remote_bytes": zero, "waits_for": none, "signals": none}
     producer = np.repeat(np.arange(producers), lengths.size)
-    return TaskSchedule(
-        producers, producer, np.tile(lengths, producers), **columns, warps=warps, form=form, publish="relaxed", source=source
-    )
+    return TaskSchedule(producers, producer, np.tile(lengths, producers), zero, zero, none, none, warps=warps, form=form, source=source)
 
 
 def rate_of(packed: PackedTasks, stamps: NDArray[Any]) -> Rate:
