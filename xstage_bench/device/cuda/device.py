@@ -195,22 +195,32 @@ class CudaDevice:
         UsageError
             The replay cannot execute one of them.
         """
+        for packed, result in self._executions(schedules, repetitions, compute, None):
+            yield tasks.unpack(packed, result)
+
+    def execute_paced(self, schedules: Sequence[TaskSchedule], pacer: str, *, repetitions: int, compute: Compute) -> Iterator[tasks.Paced]:
+        """Execute TaskSchedules of one role; a pacer is asked before each task's stores, `pacer` is its source (cuda/paced.cuh)."""
+        for packed, result in self._executions(schedules, repetitions, compute, pacer):
+            yield tasks.unpack_paced(packed, result)
+
+    def _executions(
+        self, schedules: Sequence[TaskSchedule], repetitions: int, compute: Compute, pacer: str | None
+    ) -> Iterator[tuple[tasks.PackedTasks, Any]]:
         if not schedules:
             return
         a, b = schedules[0].source, schedules[0].destination
         if any((s.source, s.destination) != (a, b) for s in schedules):
             raise ValueError("all schedules of one call must have the same source and destination")
-        distinct = {id(s): i for i, s in reversed(list(enumerate(schedules)))}
         for flavour, both_ways in {(s.flavour, s.both_ways) for s in schedules}:
             self._check_tasks(a, b, flavour)
             if both_ways:
                 self._check_tasks(b, a, flavour)
-        packed = {key: self._pack_tasks(schedules[i], compute) for key, i in distinct.items()}
+        packed = {key: self._pack_tasks(s, compute, pacer) for key, s in {id(s): s for s in schedules}.items()}
         self._load_tasks(list(packed.values()))
         place = {key: i for i, key in enumerate(packed)}
         for _ in range(repetitions):
             for s in schedules:
-                yield tasks.unpack(packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)]))
+                yield packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)])
 
     def tensor_rate(self, source: int, form: Form, warps: int) -> tuple[str, tasks.Rate]:
         """Return the instruction that does tensor-core work here, and what it costs; measured when first asked for."""
@@ -236,13 +246,13 @@ class CudaDevice:
             plain = Schedule((Burst(0),), 1, source=source, destination=destination, flavour=flavour)
             self._prepare(source, destination, [Execution(plain)])
 
-    def _pack_tasks(self, schedule: TaskSchedule, compute: Compute) -> tasks.PackedTasks:
+    def _pack_tasks(self, schedule: TaskSchedule, compute: Compute, pacer: str | None) -> tasks.PackedTasks:
         gpus = self.node().gpus
         ends = (schedule.source, schedule.destination) if schedule.both_ways else (schedule.source,)
         smids = {g: gpus[g].smids for g in ends}
         if compute == "spin":
-            return tasks.pack(schedule, smids, "spin")
-        return tasks.pack(schedule, smids, *self.tensor_rate(schedule.source, schedule.form, schedule.warps))
+            return tasks.pack(schedule, smids, "spin", pacer=pacer)
+        return tasks.pack(schedule, smids, *self.tensor_rate(schedule.source, schedule.form, schedule.warps), pacer=pacer)
 
     def _load_tasks(self, packed: list[tasks.PackedTasks]) -> None:
         s = packed[0].schedule

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda import scene, tasks
 from xstage_bench.device.cuda.compile import compile_kernel
-from xstage_bench.device.cuda.variant import OWN_FLAVOUR
 from xstage_bench.task_schedule import FORMS
 
 _LEAD_NS = 6000  # from the conductor's last message to the common start, as for scenes
@@ -98,8 +97,7 @@ class _Gpu:
         if variant in self._kernels:
             return
         self._runtime.setDevice(self._index)
-        headers = {} if variant.flavour.source is None else {OWN_FLAVOUR: variant.flavour.source}
-        cubin = compile_kernel("tasks.cu", variant.arch(self._arch), variant.defines(), headers)
+        cubin = compile_kernel("tasks.cu", variant.arch(self._arch), variant.defines(), variant.headers())
         path = Path(self._folder.name) / f"{hashlib.blake2b(cubin, digest_size=12).hexdigest()}.cubin"
         path.write_bytes(cubin)
         function = self._cupy.RawModule(path=str(path), enable_cooperative_groups=True).get_function("xstage_tasks")
