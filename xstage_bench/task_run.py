@@ -29,13 +29,14 @@ Predict = Callable[[TaskSchedule, float], float | None]
 
 @dataclass(frozen=True, slots=True)
 class TaskMeasurement:
-    """One execution of a schedule, or of its twin, without the time line."""
+    """One execution of a schedule, or of its twin, without the time line; `compute_ratio` is compute measured over asked, all tasks."""
 
     process: int
     repetition: int
     total_ns: float
     visible_ns: float
     sm_clock_mhz: float
+    compute_ratio: float
     status: str
     detail: str
 
@@ -155,7 +156,16 @@ def _rounds(
             if n:
                 traces.setdefault(kind, []).append((process, t))
         else:
-            getattr(found[which], kind).append(TaskMeasurement(process, n, t.total_ns, t.visible_ns, t.sm_clock_mhz, status, t.detail))
+            ratio = _compute_ratio(t)
+            getattr(found[which], kind).append(
+                TaskMeasurement(process, n, t.total_ns, t.visible_ns, t.sm_clock_mhz, ratio, status, t.detail)
+            )
+
+
+def _compute_ratio(trace: TaskTrace) -> float:
+    asked = trace.schedule.compute_cycles.sum()
+    took = np.nansum(trace.compute_end_ns - trace.start_ns) * trace.sm_clock_mhz / 1e3
+    return float(took / asked) if asked else float("nan")
 
 
 def _row(s: TaskSchedule, found: _Found) -> dict[str, Any]:
@@ -196,5 +206,8 @@ def _row(s: TaskSchedule, found: _Found) -> dict[str, Any]:
     row["slowdown"] = over([a.total_ns / b.total_ns for a, b in both], pairs, "ratio within a round")
     row["visible_us"] = over([m.visible_ns / 1e3 for m in full.values()], list(full.values()), "start to the end of a system fence")
     row["sm_clock_mhz"] = over([m.sm_clock_mhz for m in full.values()], list(full.values()), "over the execution")
+    asked = "compute measured over asked, all tasks"
+    row["compute_ratio"] = over([m.compute_ratio for m in full.values()], list(full.values()), asked)
+    row["no_store_compute_ratio"] = over([m.compute_ratio for m in bare.values()], list(bare.values()), asked)
     row["no_store_sm_clock_mhz"] = over([m.sm_clock_mhz for m in bare.values()], list(bare.values()), "over the execution")
     return row

@@ -195,17 +195,17 @@ class CudaDevice:
         UsageError
             The replay cannot execute one of them.
         """
-        for packed, result in self._executions(schedules, repetitions, compute, None):
-            yield tasks.unpack(packed, result)
+        for found in self._executions(schedules, repetitions, compute, None):
+            yield tasks.unpack(*found)
 
     def execute_paced(self, schedules: Sequence[TaskSchedule], pacer: str, *, repetitions: int, compute: Compute) -> Iterator[tasks.Paced]:
         """Execute TaskSchedules of one role; a pacer is asked before each task's stores, `pacer` is its source (cuda/paced.cuh)."""
-        for packed, result in self._executions(schedules, repetitions, compute, pacer):
-            yield tasks.unpack_paced(packed, result)
+        for found in self._executions(schedules, repetitions, compute, pacer):
+            yield tasks.unpack_paced(*found)
 
     def _executions(
         self, schedules: Sequence[TaskSchedule], repetitions: int, compute: Compute, pacer: str | None
-    ) -> Iterator[tuple[tasks.PackedTasks, Any]]:
+    ) -> Iterator[tuple[TaskSchedule, tasks.PackedTasks, Any]]:
         if not schedules:
             return
         a, b = schedules[0].source, schedules[0].destination
@@ -220,7 +220,7 @@ class CudaDevice:
         place = {key: i for i, key in enumerate(packed)}
         for _ in range(repetitions):
             for s in schedules:
-                yield packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)])
+                yield s, packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)])
 
     def tensor_rate(self, source: int, form: Form, warps: int) -> tuple[str, tasks.Rate]:
         """Return the instruction that does tensor-core work here, and what it costs; measured when first asked for."""
@@ -255,13 +255,12 @@ class CudaDevice:
         return tasks.pack(schedule, smids, *self.tensor_rate(schedule.source, schedule.form, schedule.warps), pacer=pacer)
 
     def _load_tasks(self, packed: list[tasks.PackedTasks]) -> None:
-        s = packed[0].schedule
         self._send("tasks_load", packed)
-        self._receive(s.source, s.destination, _COMPILE_S * len({p.variant for p in packed}))
+        self._receive(packed[0].source, packed[0].destination, _COMPILE_S * len({p.variant for p in packed}) + 0.01 * len(packed))
 
     def _execute_tasks(self, which: int, packed: tasks.PackedTasks) -> Any:
         self._send("tasks_execute", which, self._next_tag(1) * 0x61C88647 & 0xFFFFFFFF)
-        return self._receive(packed.schedule.source, packed.schedule.destination, packed.expected_s)
+        return self._receive(packed.source, packed.destination, packed.expected_s)
 
     def _collect(self, flying: deque[layout.Batch], source: int, destination: int) -> list[Trace]:
         self._send("collect")

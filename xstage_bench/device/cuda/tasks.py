@@ -116,14 +116,41 @@ class Paced:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedTasks:
-    """One TaskSchedule as every GPU that takes part reads it. `lists` has one entry per smid of each GPU, the source first."""
+    """What the worker needs of one TaskSchedule; it crosses to its process, the schedule does not.
 
-    schedule: TaskSchedule
+    Parameters
+    ----------
+    variant : TaskVariant
+    destination : int
+        Which GPU's memory the source stores to; the source is the first key of `lists`, and where there is a second GPU it stores back.
+    tasks : ndarray of TASK
+    lists : dict of GPU index to ndarray of LIST
+        One entry per smid of each GPU that takes part, the source first.
+    producers, events, warps : int
+    smids : ndarray of int, shape (K,)
+        Of the source.
+    expected_s : float
+        For watchdogs.
+    """
+
     variant: TaskVariant
+    destination: int
     tasks: NDArray[Any]
     lists: dict[int, NDArray[Any]]
+    producers: int
+    events: int
+    warps: int
     smids: NDArray[np.int64]
     expected_s: float
+
+    @property
+    def source(self) -> int:
+        """The first of the GPUs that take part."""
+        return int(next(iter(self.lists)))
+
+    def results(self) -> dict[str, tuple[int, np.dtype[Any]]]:
+        """What each GPU writes: name to length and type."""
+        return {"stamps": (len(self.tasks), TASK_STAMP), "seals": (self.producers, SEAL), "repetitions": (1, REPETITION)}
 
 
 def instruction_for(compute: Compute, warps: int, arch: str) -> str:
@@ -186,18 +213,20 @@ def pack(
     if expected_s > 1.0:
         raise UsageError(f"the schedule may take {expected_s:.1f} s; the replay's stamps hold 2 s", "split it, or give it less work")
     variant = TaskVariant(schedule.form, schedule.publish, flavour, instruction, pacer)
-    return PackedTasks(schedule, variant, tasks, lists, chosen[schedule.source], expected_s)
+    size = (schedule.producer_count, schedule.event_count, schedule.warps)
+    return PackedTasks(variant, schedule.destination, tasks, lists, *size, chosen[schedule.source], expected_s)
 
 
-def unpack(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> TaskTrace:
+def unpack(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> TaskTrace:
     """Turn what one execution wrote into a TaskTrace of the source.
 
     Parameters
     ----------
+    s : TaskSchedule
+    packed : PackedTasks
     results : dict of GPU index to dict
         ``stamps`` (tasks,), ``seals`` (producers,), ``repetitions`` (1,).
     """
-    s = packed.schedule
     own = results[s.source]
     seals, stamps = own["seals"], own["stamps"]
     busy = np.diff(s.first) > 0
@@ -211,7 +240,7 @@ def unpack(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> 
     def ns(name: str, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         return np.where(there, zero_ns + stamps[name] / max(clock_mhz, 1.0) * 1e3, np.nan)
 
-    status, detail = _verdict(packed, results)
+    status, detail = _verdict(s, results)
     return TaskTrace(
         schedule=s,
         smids=packed.smids,
@@ -227,8 +256,7 @@ def unpack(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> 
     )
 
 
-def _verdict(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> tuple[str, str]:
-    s = packed.schedule
+def _verdict(s: TaskSchedule, results: dict[int, dict[str, NDArray[Any]]]) -> tuple[str, str]:
     for gpu, got in results.items():
         verdict = got["repetitions"][0]
         if verdict["state"] != STATE_DONE:
@@ -244,20 +272,11 @@ def _verdict(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -
     return "ok", ""
 
 
-def unpack_paced(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> Paced:
+def unpack_paced(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> Paced:
     """Turn what one execution with a pacer wrote into the trace and the pacer's answers."""
-    stamps = results[packed.schedule.source]["stamps"]
-    issue = np.where(packed.schedule.bytes > 0, stamps["issue"].astype(float), np.nan)
-    return Paced(unpack(packed, results), issue, stamps["answer"].astype(np.int64))
-
-
-def result_shapes(packed: PackedTasks) -> dict[str, tuple[int, np.dtype[Any]]]:
-    """What each GPU writes: name to length and type."""
-    return {
-        "stamps": (packed.schedule.task_count, TASK_STAMP),
-        "seals": (packed.schedule.producer_count, SEAL),
-        "repetitions": (1, REPETITION),
-    }
+    stamps = results[packed.source]["stamps"]
+    issue = np.where(s.bytes > 0, stamps["issue"].astype(float), np.nan)
+    return Paced(unpack(s, packed, results), issue, stamps["answer"].astype(np.int64))
 
 
 _LENGTHS = (64, 192, 67, 195)  # rounds: whole fours, and three more
