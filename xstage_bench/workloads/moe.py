@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.task_schedule import NONE, Publish, TaskSchedule
-from xstage_bench.workloads.rates import tensor_core_rate
+from xstage_bench.workloads.rates import ELEMENT_BYTES, tensor_core_rate
 from xstage_bench.workloads.routing import rows_per_expert
-from xstage_bench.workloads.shapes import TILE, MoEShape, moe_shape
+from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE, MoEShape, moe_shape
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -30,7 +30,6 @@ PHASES = ("linear1", "linear2")
 #: In Linear-1 tiles per producer; one to two was best nearly everywhere in the skeleton's measurements.
 DEFAULT_LEAD = 1.0
 MAX_EP = 8
-SM_CLOCK_MHZ = 1980.0
 
 
 class TileOptions(TypedDict, total=False):
@@ -46,6 +45,7 @@ class TileOptions(TypedDict, total=False):
     publish: Publish
     flops_per_sm: float | None
     row_bytes: int | None
+    read_gb_per_s: float | None
     sm_clock_mhz: float
     flavour: str
     name: str
@@ -151,6 +151,7 @@ def tasks_of_blocks(
     publish: Publish = "release.gpu",
     flops_per_sm: float | None = None,
     row_bytes: int | None = None,
+    read_gb_per_s: float | None = None,
     sm_clock_mhz: float = SM_CLOCK_MHZ,
     flavour: str = "st.v4",
     name: str = "",
@@ -182,6 +183,9 @@ def tasks_of_blocks(
         FLOP/s; default: `rates.tensor_core_rate`.
     row_bytes : int, optional
         Of one combined row of `hidden` elements; default 2 each.
+    read_gb_per_s : float, optional
+        Of local memory, all producers together: a tile takes no less time than its weights to arrive. For decoding, where each expert has
+        one block and its weights are read once.
     sm_clock_mhz : float
         At which that rate holds: turns seconds into cycles.
     flavour : str
@@ -199,7 +203,9 @@ def tasks_of_blocks(
     first = np.arange(rows.size * n1)
     second = np.arange(rows.size * n2)
     key1, key2 = _keys(wave, n1, n2, producers, order, ahead, dependencies)
-    cycles = [round(2 * TILE * TILE * k / rate * sm_clock_mhz * 1e6) for k in (shape.hidden, shape.inter)]
+    read = np.inf if read_gb_per_s is None else read_gb_per_s * 1e9 / producers
+    seconds = [max(2 * TILE * TILE * k / rate, TILE * k * ELEMENT_BYTES[dtype] / read) for k in (shape.hidden, shape.inter)]
+    cycles = [round(s * sm_clock_mhz * 1e6) for s in seconds]
     stored = _tile_bytes(shape, rows, row_bytes, flavour)[second // n2]
     unit = FLAVOURS[flavour].warp_store_bytes
     event = {"block": np.arange(rows.size), "wave": wave, "none": np.full(rows.size, NONE)}[dependencies]
