@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.plot import Drawn, gpu_names, image_bytes, read_once, render_figures
 from xstage_bench.record.atomic import write_bytes
 from xstage_bench.report_tables import (
@@ -14,8 +15,6 @@ from xstage_bench.report_tables import (
     Table,
     estimate,
     gpu_table,
-    headline_entry,
-    headline_rate,
     number,
     parameter_tables,
     percent,

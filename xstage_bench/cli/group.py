@@ -25,6 +25,7 @@ VERBS: dict[str, str] = {
     "validate": "Judge the model on the held-out schedules; writes validation.json.",
     "predict": "Predict the issue times of a schedule file with a fitted model.",
     "report": "Draw the figures and write one self-contained HTML page.",
+    "check": "Say what speaks against a run, or judge it by an operator's limits.",
     "export": "Write the samples of a run folder as JSON or CSV.",
 }
 INTERRUPTED = 128 + signal.SIGINT

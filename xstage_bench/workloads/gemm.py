@@ -20,10 +20,22 @@ def tile_rows(rows: int) -> IntArray:
     return np.minimum(starts + TILE, rows) - starts
 
 
-def gemm_tile_ns(k: int, dtype: str, read_gb_per_s: float | None = None, producers: int = 132) -> float:
-    """Time of one tile of 128 x 128 x k, ns; no less than its weights take to arrive where `read_gb_per_s` is given."""
+def gemm_tile_ns(k: int, dtype: str, tiles: int, read_gb_per_s: float | None = None, producers: int = 132) -> float:
+    """Time of one tile of 128 x 128 x k, ns.
+
+    Parameters
+    ----------
+    k : int
+    dtype : {'bf16', 'fp8'}
+    tiles : int
+        Of the whole GEMM.
+    read_gb_per_s : float, optional
+        A tile takes no less than its weights to arrive at this rate, which the tiles that run together share.
+    producers : int
+    """
     compute = 2 * TILE * TILE * k / tensor_core_rate(dtype).flops_per_sm
-    read = 0.0 if read_gb_per_s is None else TILE * k * ELEMENT_BYTES[dtype] / (read_gb_per_s * 1e9 / producers)
+    together = min(tiles, producers)
+    read = 0.0 if read_gb_per_s is None else TILE * k * ELEMENT_BYTES[dtype] / (read_gb_per_s * 1e9 / together)
     return max(compute, read) * 1e9
 
 

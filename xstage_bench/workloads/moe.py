@@ -8,6 +8,7 @@ and others only short ones whenever its period divides their number. The deal is
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
@@ -197,35 +198,63 @@ def tasks_of_blocks(
     if ahead < (1.0 if dependencies == "wave" else 0.0):
         raise UsageError(f"a lead of {ahead:g} with dependencies '{dependencies}'", "0 or more; at least 1 wave where waves depend")
     rate = tensor_core_rate(dtype).flops_per_sm if flops_per_sm is None else flops_per_sm
-    n1, n2 = shape.linear1_tiles, shape.linear2_tiles
-    if order == "serial":
-        wave = np.zeros_like(wave)
-    first = np.arange(rows.size * n1)
-    second = np.arange(rows.size * n2)
-    key1, key2 = _keys(wave, n1, n2, producers, order, ahead, dependencies)
+    tiles = deal_tiles(wave, shape.linear1_tiles, shape.linear2_tiles, producers, order, ahead, dependencies)
     read = np.inf if read_gb_per_s is None else read_gb_per_s * 1e9 / producers
     seconds = [max(2 * TILE * TILE * k / rate, TILE * k * ELEMENT_BYTES[dtype] / read) for k in (shape.hidden, shape.inter)]
     cycles = [round(s * sm_clock_mhz * 1e6) for s in seconds]
-    stored = _tile_bytes(shape, rows, row_bytes, flavour)[second // n2]
+    stored = np.where(tiles.second, _tile_bytes(shape, rows, row_bytes, flavour)[tiles.block], 0)
     unit = FLAVOURS[flavour].warp_store_bytes
-    event = {"block": np.arange(rows.size), "wave": wave, "none": np.full(rows.size, NONE)}[dependencies]
-    nothing = np.zeros(first.size, dtype=np.int64)
-    producer = np.concatenate([first % producers, (first.size + second) % producers])
-    turn = np.lexsort((np.concatenate([key1, key2]), producer))
+    waves = np.zeros_like(wave) if order == "serial" else wave
+    event = {"block": tiles.block, "wave": waves[tiles.block], "none": np.full(tiles.block.size, NONE)}[dependencies]
     return TaskSchedule(
         producers=producers,
-        producer=producer[turn],
-        compute_cycles=np.repeat(cycles, [first.size, second.size])[turn],
-        bytes=np.concatenate([nothing, stored])[turn],
-        remote_bytes=np.concatenate([nothing, np.rint(stored * remote_share / unit).astype(np.int64) * unit])[turn],
-        waits_for=np.concatenate([np.full(first.size, NONE), event[second // n2]])[turn],
-        signals=np.concatenate([event[first // n1], np.full(second.size, NONE)])[turn],
-        phase=np.repeat([0, 1], [first.size, second.size])[turn],
+        producer=tiles.producer,
+        compute_cycles=np.where(tiles.second, cycles[1], cycles[0]),
+        bytes=stored,
+        remote_bytes=np.rint(stored * remote_share / unit).astype(np.int64) * unit,
+        waits_for=np.where(tiles.second, event, NONE),
+        signals=np.where(tiles.second, NONE, event),
+        phase=tiles.second.astype(np.int64),
         phases=PHASES,
         publish=publish,
         both_ways=both_ways,
         flavour=flavour,
         name=name,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deal:
+    """Output tiles in the order in which each producer executes its own; arrays of shape (tiles,).
+
+    Parameters
+    ----------
+    producer : ndarray of int
+        Ascending.
+    second : ndarray of bool
+        Linear-2 instead of Linear-1.
+    block, column : ndarray of int
+        Block of rows, and tile of columns within it.
+    """
+
+    producer: IntArray
+    second: NDArray[np.bool_]
+    block: IntArray
+    column: IntArray
+
+
+def deal_tiles(wave: IntArray, n1: int, n2: int, producers: int, order: str, lead: float, dependencies: str) -> Deal:
+    """Deal the tiles of blocks to producers, `n1` of Linear-1 and `n2` of Linear-2 each; arguments as of `tasks_of_blocks`."""
+    if order == "serial":
+        wave = np.zeros_like(wave)
+    first, second = np.arange(wave.size * n1), np.arange(wave.size * n2)
+    producer = np.concatenate([first % producers, (first.size + second) % producers])
+    turn = np.lexsort((np.concatenate(_keys(wave, n1, n2, producers, order, lead, dependencies)), producer))
+    return Deal(
+        producer=producer[turn],
+        second=turn >= first.size,
+        block=np.concatenate([first // n1, second // n2])[turn],
+        column=np.concatenate([first % n1, second % n2])[turn],
     )
 
 

@@ -24,6 +24,7 @@ from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.device.cuda.host_memory import HostMemory
 from xstage_bench.device.cuda.scene_worker import SceneWorker
+from xstage_bench.device.cuda.tasks_worker import TaskWorker
 from xstage_bench.device.cuda.variant import BULK_SHARED_BYTES, Variant
 from xstage_bench.device.cuda.visibility_worker import Visibility
 from xstage_bench.flavour import FLAVOURS
@@ -50,6 +51,8 @@ def main(pipe: Connection) -> None:
     handlers: dict[str, Callable[..., Any]] = {"verify": node.verify, "launch": node.launch, "collect": node.collect}
     handlers["prepare"] = node.prepare
     handlers["scene"] = SceneWorker().run
+    replay = TaskWorker()
+    handlers |= {"tasks_load": replay.load, "tasks_execute": replay.execute}
     handlers["visibility"] = Visibility().watch  # three kernels at once, with buffers of their own
     while True:
         try:

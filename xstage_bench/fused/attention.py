@@ -1,0 +1,168 @@
+"""What ``cuda/attention.cu`` is compiled for, the plan that one launch reads, and the launch itself.
+
+Pure numpy but for `Attention`, which needs a GPU. The dtypes mirror the structs of ``cuda/attention_plan.cuh``; a test compares the sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.errors import UsageError, WaivedError
+
+MAX_OWNERS = 16
+PLAN = np.dtype(
+    [(n, "<u8", 16) for n in ("q", "k", "v")]
+    + [("out_map", "<u8", (MAX_OWNERS, 16)), ("out", "<u8", MAX_OWNERS), ("flags", "<u8", MAX_OWNERS)]
+    + [(n, "<u8") for n in ("order", "waits", "stamps", "report", "timeout_ns")]
+    + [(n, "<u4") for n in ("tiles", "seq", "rows_per_owner", "owners", "heads_total", "head_first", "queries_per_key", "epoch", "wait_count")]
+    + [("scale_log2", "<f4"), ("pad", "<u4", 12)]
+)
+WAIT = np.dtype([("words", "<u8"), ("count", "<u4"), ("at_least", "<u4")])
+STAMP = np.dtype([("begin_ns", "<u8"), ("computed_ns", "<u8"), ("stored_ns", "<u8"), ("smid", "<u4"), ("tile", "<u4")])
+REPORT = np.dtype([("arrived_ns", "<u8"), ("timed_out", "<u4"), ("pad", "<u4")])
+
+SHARED_LIMIT_BYTES = 227 * 1024
+TILE_ROWS_PER_GROUP = 64
+
+Store = Literal["st.v4", "bulk"]
+Flags = Literal["none", "end", "shard", "tile"]
+STORES: tuple[Store, ...] = ("st.v4", "bulk")
+FLAGS: tuple[Flags, ...] = ("none", "end", "shard", "tile")
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One compile-time variant of the kernel.
+
+    Attributes
+    ----------
+    head_dim : int
+        64 or 128.
+    keys : int
+        Rows of K and V that are multiplied at a time.
+    consumers : int
+        Warpgroups that multiply; a tile has 64 rows for each.
+    stages : int
+        K and V blocks under way, each.
+    store : str
+        ``"st.v4"``, 16-byte stores, or ``"bulk"``, tensor stores from shared memory.
+    flags : str
+        ``"none"``; ``"end"``, one per CTA and owner; ``"shard"``, a count of tiles per owner; ``"tile"``, a word per tile.
+    stamps : bool
+        Whether each tile leaves its times.
+    """
+
+    head_dim: int = 128
+    keys: int = 160
+    consumers: int = 2
+    stages: int = 2
+    store: Store = "st.v4"
+    flags: Flags = "none"
+    stamps: bool = False
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of one tile."""
+        return TILE_ROWS_PER_GROUP * self.consumers
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: the consumers and one warpgroup that loads and publishes."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a CTA; staged rows lie over the queries where they would not fit beside."""
+        tile = self.tile_rows * self.head_dim * 2
+        inputs = tile + 2 * self.stages * self.keys * self.head_dim * 2
+        beside = inputs + tile + 1024 <= SHARED_LIMIT_BYTES
+        return inputs + tile * beside + 8 * (2 + 4 * self.stages) + 4 * 4 * self.consumers
+
+    def defines(self) -> dict[str, str]:
+        """Preprocessor definitions of ``cuda/attention.cu``."""
+        return {
+            "XSTAGE_HEAD_DIM": str(self.head_dim),
+            "XSTAGE_KEYS": str(self.keys),
+            "XSTAGE_CONSUMERS": str(self.consumers),
+            "XSTAGE_STAGES": str(self.stages),
+            "XSTAGE_STORE": str(STORES.index(self.store)),
+            "XSTAGE_FLAGS": str(FLAGS.index(self.flags)),
+            "XSTAGE_STAMPS": str(int(self.stamps)),
+        }
+
+    def cubin(self) -> bytes:
+        """Compile; needs no GPU."""
+        return compile_kernel("attention.cu", "sm_90a", self.defines())
+
+
+#: The fastest build of each head dimension on H200, all builds of docs/ulysses.md compared.
+BEST: dict[int, Build] = {128: Build(128, 160, 2), 64: Build(64, 128, 3)}
+
+
+def best_build(head_dim: int, store: Store = "st.v4", flags: Flags = "none", *, stamps: bool = False) -> Build:
+    """Return the fastest build for a head dimension.
+
+    Raises
+    ------
+    UsageError
+        The kernel does not exist for this head dimension.
+    """
+    if head_dim not in BEST:
+        raise UsageError(f"head dimension {head_dim}", f"the attention kernel has {' and '.join(map(str, sorted(BEST)))}")
+    return replace(BEST[head_dim], store=store, flags=flags, stamps=stamps)
+
+
+class Attention:
+    """The kernel of one build, loaded on one GPU."""
+
+    def __init__(self, device: int, build: Build) -> None:
+        from cuda.bindings import driver
+        from cupy.cuda import runtime
+
+        self.device, self.build, self._runtime, self._driver = device, build, runtime, driver
+        runtime.setDevice(device)
+        properties = runtime.getDeviceProperties(device)
+        if (int(properties["major"]), int(properties["minor"])) != (9, 0):
+            raise WaivedError(
+                f"GPU {device} has compute capability {properties['major']}.{properties['minor']}: the attention kernel needs 9.0",
+                "run on an H100, H200 or GH200",
+            )
+        runtime.free(0)  # a context for the driver calls below
+        self.sms = int(properties["multiProcessorCount"])
+        module = self._call(driver.cuModuleLoadData(build.cubin()))
+        self._function = self._call(driver.cuModuleGetFunction(module, b"xstage_attention"))
+        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._call(driver.cuFuncSetAttribute(self._function, limit, build.shared_bytes))
+
+    def launch(self, plan: NDArray[Any], stream: int, blocks: int | None = None) -> None:
+        """Start the kernel with a `PLAN` of one element on a CUDA stream and return at once.
+
+        Parameters
+        ----------
+        plan : ndarray
+            Its bytes are copied into the launch.
+        stream : int
+            Handle of a stream of this GPU.
+        blocks : int, optional
+            CTAs; by default one for each SM, never more than there are tiles.
+        """
+        self._runtime.setDevice(self.device)
+        blocks = min(self.sms if blocks is None else blocks, int(plan["tiles"][0]))
+        arguments = np.array([plan.ctypes.data], dtype=np.uint64)  # void **: one parameter, the whole struct
+        driver = self._driver
+        self._call(
+            driver.cuLaunchKernel(
+                self._function, blocks, 1, 1, self.build.threads, 1, 1, self.build.shared_bytes, driver.CUstream(stream),
+                int(arguments.ctypes.data), 0,
+            )
+        )  # fmt: skip
+
+    def _call(self, result: tuple[Any, ...]) -> Any:
+        if result[0] != self._driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"GPU {self.device}: {result[0].name}")
+        return result[1] if len(result) == 2 else None
