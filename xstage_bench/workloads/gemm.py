@@ -20,22 +20,20 @@ def tile_rows(rows: int) -> IntArray:
     return np.minimum(starts + TILE, rows) - starts
 
 
-def gemm_tile_ns(k: int, dtype: str, tiles: int, read_gb_per_s: float | None = None, producers: int = 132) -> float:
+def gemm_tile_ns(k: int, dtype: str, read_gb_per_s: float | None = None, tiles: int = 132, producers: int = 132) -> float:
     """Time of one tile of 128 x 128 x k, ns.
 
     Parameters
     ----------
     k : int
     dtype : {'bf16', 'fp8'}
-    tiles : int
-        Of the whole GEMM.
     read_gb_per_s : float, optional
-        A tile takes no less than its weights to arrive at this rate, which the tiles that run together share.
-    producers : int
+        A tile takes no less than its weights to arrive at this rate, which all that run together share.
+    tiles, producers : int
+        Tiles of the whole GEMM and SMs: the fewer of the two run together.
     """
     compute = 2 * TILE * TILE * k / tensor_core_rate(dtype).flops_per_sm
-    together = min(tiles, producers)
-    read = 0.0 if read_gb_per_s is None else TILE * k * ELEMENT_BYTES[dtype] / (read_gb_per_s * 1e9 / together)
+    read = 0.0 if read_gb_per_s is None else TILE * k * ELEMENT_BYTES[dtype] * min(tiles, producers) / (read_gb_per_s * 1e9)
     return max(compute, read) * 1e9
 
 

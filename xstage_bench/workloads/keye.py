@@ -148,7 +148,7 @@ def _qkv(plan: Pass) -> Phase:
     queries, pairs = c["heads"] // plan.layout.tp, max(1, c["kv_heads"] // plan.layout.tp)  # of one TP rank's share
     rows = tile_rows(plan.tokens)
     columns = queries + 2 * pairs + math.ceil(_indexer_width() / TILE)
-    tile_ns = gemm_tile_ns(c["hidden"], plan.dtype, rows.size * columns, _reading(plan))
+    tile_ns = gemm_tile_ns(c["hidden"], plan.dtype, _reading(plan), rows.size * columns)
     if sp == 1:
         return Phase("qkv", _repeats(plan), compute_ns=math.ceil(rows.size * columns / SMS) * tile_ns)
     owner = np.concatenate([np.arange(queries) * sp // queries, np.tile(np.arange(pairs) * sp // pairs, 2)])
@@ -217,7 +217,7 @@ def _output(plan: Pass) -> list[Phase]:
     c, tp = configuration()["language"], plan.layout.tp
     tokens = plan.tokens * tp
     rows, columns = tile_rows(tokens), c["hidden"] // TILE
-    tile_ns = gemm_tile_ns(c["heads"] * c["head_dim"] // tp, plan.dtype, rows.size * columns, _reading(plan))
+    tile_ns = gemm_tile_ns(c["heads"] * c["head_dim"] // tp, plan.dtype, _reading(plan), rows.size * columns)
     if tp == 1:
         return [Phase("output", _repeats(plan), compute_ns=math.ceil(rows.size * columns / SMS) * tile_ns)]
     size = np.repeat(rows * TILE * ELEMENT_BYTES["bf16"], columns).astype(np.float64)
@@ -258,9 +258,9 @@ def _vision(plan: Pass) -> list[Phase]:
     tower_ns = patches * v["layers"] * per_patch / (tensor_core_rate("bf16").flops_per_sm * SMS) * 1e9
     inner = v["width"] * v["merge"] ** 2
     rows, columns = tile_rows(tokens), c["hidden"] // TILE
-    first_ns = math.ceil(rows.size * math.ceil(inner / TILE) / SMS) * gemm_tile_ns(inner, "bf16", rows.size)
+    first_ns = math.ceil(rows.size * math.ceil(inner / TILE) / SMS) * gemm_tile_ns(inner, "bf16")
     tower = Phase("vision", 1, compute_ns=tower_ns + first_ns, per_layer=False, note="27 layers and the projector's first, bf16")
-    tile_ns = gemm_tile_ns(inner, "bf16", rows.size)
+    tile_ns = gemm_tile_ns(inner, "bf16")
     if ways == 1:
         return [tower, Phase("reshard", 1, compute_ns=math.ceil(rows.size * columns / SMS) * tile_ns, per_layer=False)]
     size = np.repeat(rows * TILE * ELEMENT_BYTES["bf16"], columns).astype(np.float64)
@@ -276,7 +276,7 @@ def _feedback(plan: Pass, feedback: str) -> Phase:
     """The head of a teacher: every token's logits, or its best entries, go to the student's rank."""
     c, k = configuration()["language"], configuration()["serving"]["feedback_top_k"]
     rows, columns = tile_rows(plan.tokens), math.ceil(c["vocabulary"] / TILE)
-    tile_ns = gemm_tile_ns(c["hidden"], plan.dtype, rows.size * columns)
+    tile_ns = gemm_tile_ns(c["hidden"], plan.dtype)
     entry = TILE * ELEMENT_BYTES["bf16"] if feedback == "logits" else k * 6 / columns  # an index of 4 bytes and a value of 2
     size = np.repeat(rows * float(entry), columns)
     blocks = min(rows.size, 4)  # one schedule is 512 tokens, which are alike: more would only make it long
