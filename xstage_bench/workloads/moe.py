@@ -30,6 +30,7 @@ DEPENDENCIES: tuple[str, ...] = get_args(Dependencies)
 PHASES = ("linear1", "linear2")
 #: In Linear-1 tiles per producer; one to two was best nearly everywhere in the skeleton's measurements.
 DEFAULT_LEAD = 1.0
+WAVE_FILL = 2
 MAX_EP = 8
 
 
@@ -75,8 +76,8 @@ def moe_tasks(
         Ranks of the layer, 1 to 8, dividing the experts. On two GPUs more than 2 are emulated for the sender: `remote_share` of the bytes
         goes to the one peer.
     experts_per_wave : int, optional
-        Consecutive local experts of one wave; default: the fewest whose Linear-1 tiles fill the producers, rounded up to a divisor of the
-        local experts (the rule of the public Expert-Wave kernel).
+        Consecutive local experts of one wave; default: the fewest whose Linear-1 tiles fill the producers twice, rounded up to a divisor
+        of the local experts (the rule of the public Expert-Wave kernel, which allows for uneven experts).
     routing : {'balanced', 'skewed'}
     seed : int
     rank : int
@@ -117,9 +118,9 @@ def check_expert_parallel(shape: MoEShape, ep: int) -> None:
 
 
 def default_experts_per_wave(shape: MoEShape, rows: float, local: int, producers: int) -> int:
-    """Return the fewest experts, dividing `local`, whose Linear-1 tiles fill `producers` SMs at `rows` rows an expert."""
+    """Return the fewest experts, dividing `local`, whose Linear-1 tiles fill `producers` SMs `WAVE_FILL` times at `rows` rows each."""
     tiles = max(1, int(np.ceil(rows / TILE))) * shape.linear1_tiles
-    fewest = min(local, int(np.ceil(producers / tiles)))
+    fewest = min(local, int(np.ceil(WAVE_FILL * producers / tiles)))
     return next(n for n in range(fewest, local + 1) if local % n == 0)
 
 
