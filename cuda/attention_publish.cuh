@@ -40,7 +40,7 @@ static __device__ bool wait_for_flags(const AttentionPlan &plan, u32 lane, u64 g
   for (u32 w = 0; w < plan.wait_count; ++w) {
     const Wait wait = ((const Wait *)plan.waits)[w];
     for (u32 i = lane; i < wait.count; i += 32)
-      while ((int)(flag_load((const u32 *)wait.words + i) - wait.at_least) < 0) {
+      while ((int)(flag_load((const u32 *)wait.words + i) - wait.per_launch * plan.epoch) < 0) {
         if (global_timer_ns() > give_up) return false;
         __nanosleep(100);
       }
@@ -70,7 +70,7 @@ static __device__ void publish(const AttentionPlan &plan, u32 base, u32 lane, u3
     }
     published = stored;
   }
-  if (XSTAGE_FLAGS == XSTAGE_FLAGS_END && !late && lane < plan.owners) {
+  if (XSTAGE_FLAGS == XSTAGE_FLAGS_END && !late && lane < plan.owners && plan.flags[lane]) {
     __syncwarp(__activemask());
     flag_add((u32 *)plan.flags[lane]);
   }

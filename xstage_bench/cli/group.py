@@ -21,12 +21,13 @@ VERBS: dict[str, str] = {
     "run": "Measure, and write a run folder.",
     "scene": "Measure several schedules at the same time: fan-out, incast, both directions, and their company.",
     "visibility": "Measure when stores become visible at the peer, and what publishing costs.",
+    "copies": "Measure the sustained drain rate beside a copy engine and a copy kernel on the same pair.",
     "fit": "Fit the Burst-Gap model to a run folder; writes model.json.",
     "validate": "Judge the model on the held-out schedules; writes validation.json.",
     "predict": "Predict the issue times of a schedule file with a fitted model.",
     "report": "Draw the figures and write one self-contained HTML page.",
     "check": "Say what speaks against a run, or judge it by an operator's limits.",
-    "export": "Write the samples of a run folder as JSON or CSV.",
+    "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
 }
 INTERRUPTED = 128 + signal.SIGINT
 

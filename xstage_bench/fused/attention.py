@@ -19,10 +19,13 @@ PLAN = np.dtype(
     [(n, "<u8", 16) for n in ("q", "k", "v")]
     + [("out_map", "<u8", (MAX_OWNERS, 16)), ("out", "<u8", MAX_OWNERS), ("flags", "<u8", MAX_OWNERS)]
     + [(n, "<u8") for n in ("order", "waits", "stamps", "report", "timeout_ns")]
-    + [(n, "<u4") for n in ("tiles", "seq", "rows_per_owner", "owners", "heads_total", "head_first", "queries_per_key", "epoch", "wait_count")]
+    + [
+        (n, "<u4")
+        for n in ("tiles", "seq", "rows_per_owner", "owners", "heads_total", "head_first", "queries_per_key", "epoch", "wait_count")
+    ]
     + [("scale_log2", "<f4"), ("pad", "<u4", 12)]
 )
-WAIT = np.dtype([("words", "<u8"), ("count", "<u4"), ("at_least", "<u4")])
+WAIT = np.dtype([("words", "<u8"), ("count", "<u4"), ("per_launch", "<u4")])
 STAMP = np.dtype([("begin_ns", "<u8"), ("computed_ns", "<u8"), ("stored_ns", "<u8"), ("smid", "<u4"), ("tile", "<u4")])
 REPORT = np.dtype([("arrived_ns", "<u8"), ("timed_out", "<u4"), ("pad", "<u4")])
 

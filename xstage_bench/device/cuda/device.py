@@ -271,6 +271,11 @@ class CudaDevice:
         self._send("visibility", s.source, s.destination, packed, visibility.result_shapes(watch), *sizes)
         return visibility.unpack(watch, packed["smids"], self._receive(s.source, s.destination, visibility.TOTAL_NS * 1e-9))
 
+    def copy(self, source: int, destination: int, size: int, loops: int, samples: int, warmups: int, method: str) -> dict[str, Any]:
+        """Copy a whole buffer to a peer, by the copy engine or by a kernel on all SMs (`copies_worker.Copies.copy`)."""
+        self._send("copy", source, destination, size, loops, samples, warmups, method)
+        return dict(self._receive(source, destination, size * (loops * samples + warmups) / 20e9))
+
     def close(self) -> None:
         """End the worker: politely by closing the pipe, then by force."""
         if self._pipe is not None:
