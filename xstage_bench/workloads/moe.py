@@ -17,9 +17,9 @@ from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.task_schedule import NONE, Publish, TaskSchedule
 from xstage_bench.workloads.deal import deal_tiles
-from xstage_bench.workloads.rates import tensor_core_rate
+from xstage_bench.workloads.rates import ELEMENT_BYTES, tensor_core_rate
 from xstage_bench.workloads.routing import rows_per_expert
-from xstage_bench.workloads.shapes import TILE, MoEShape, moe_shape
+from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE, MoEShape, moe_shape
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -30,8 +30,8 @@ DEPENDENCIES: tuple[str, ...] = get_args(Dependencies)
 PHASES = ("linear1", "linear2")
 #: In Linear-1 tiles per producer; one to two was best nearly everywhere in the skeleton's measurements.
 DEFAULT_LEAD = 1.0
+WAVE_FILL = 2
 MAX_EP = 8
-SM_CLOCK_MHZ = 1980.0
 
 
 class TileOptions(TypedDict, total=False):
@@ -47,6 +47,7 @@ class TileOptions(TypedDict, total=False):
     publish: Publish
     flops_per_sm: float | None
     row_bytes: int | None
+    read_gb_per_s: float | None
     sm_clock_mhz: float
     flavour: str
     name: str
@@ -75,8 +76,8 @@ def moe_tasks(
         Ranks of the layer, 1 to 8, dividing the experts. On two GPUs more than 2 are emulated for the sender: `remote_share` of the bytes
         goes to the one peer.
     experts_per_wave : int, optional
-        Consecutive local experts of one wave; default: the fewest whose Linear-1 tiles fill the producers, rounded up to a divisor of the
-        local experts (the rule of the public Expert-Wave kernel).
+        Consecutive local experts of one wave; default: the fewest whose Linear-1 tiles fill the producers twice, rounded up to a divisor
+        of the local experts (the rule of the public Expert-Wave kernel, which allows for uneven experts).
     routing : {'balanced', 'skewed'}
     seed : int
     rank : int
@@ -117,9 +118,9 @@ def check_expert_parallel(shape: MoEShape, ep: int) -> None:
 
 
 def default_experts_per_wave(shape: MoEShape, rows: float, local: int, producers: int) -> int:
-    """Return the fewest experts, dividing `local`, whose Linear-1 tiles fill `producers` SMs at `rows` rows an expert."""
+    """Return the fewest experts, dividing `local`, whose Linear-1 tiles fill `producers` SMs `WAVE_FILL` times at `rows` rows each."""
     tiles = max(1, int(np.ceil(rows / TILE))) * shape.linear1_tiles
-    fewest = min(local, int(np.ceil(producers / tiles)))
+    fewest = min(local, int(np.ceil(WAVE_FILL * producers / tiles)))
     return next(n for n in range(fewest, local + 1) if local % n == 0)
 
 
@@ -152,6 +153,7 @@ def tasks_of_blocks(
     publish: Publish = "release.gpu",
     flops_per_sm: float | None = None,
     row_bytes: int | None = None,
+    read_gb_per_s: float | None = None,
     sm_clock_mhz: float = SM_CLOCK_MHZ,
     flavour: str = "st.v4",
     name: str = "",
@@ -183,6 +185,9 @@ def tasks_of_blocks(
         FLOP/s; default: `rates.tensor_core_rate`.
     row_bytes : int, optional
         Of one combined row of `hidden` elements; default 2 each.
+    read_gb_per_s : float, optional
+        Of local memory, all producers together: a tile takes no less time than its weights to arrive. For decoding, where each expert has
+        one block and its weights are read once.
     sm_clock_mhz : float
         At which that rate holds: turns seconds into cycles.
     flavour : str
@@ -195,7 +200,9 @@ def tasks_of_blocks(
         raise UsageError(f"a lead of {ahead:g} with dependencies '{dependencies}'", "0 or more; at least 1 wave where waves depend")
     rate = tensor_core_rate(dtype).flops_per_sm if flops_per_sm is None else flops_per_sm
     tiles = deal_tiles(wave, shape.linear1_tiles, shape.linear2_tiles, producers, order, ahead, dependencies)
-    cycles = [round(2 * TILE * TILE * k / rate * sm_clock_mhz * 1e6) for k in (shape.hidden, shape.inter)]
+    read = np.inf if read_gb_per_s is None else read_gb_per_s * 1e9 / producers
+    seconds = [max(2 * TILE * TILE * k / rate, TILE * k * ELEMENT_BYTES[dtype] / read) for k in (shape.hidden, shape.inter)]
+    cycles = [round(s * sm_clock_mhz * 1e6) for s in seconds]
     stored = np.where(tiles.second, _tile_bytes(shape, rows, row_bytes, flavour)[tiles.block], 0)
     unit = FLAVOURS[flavour].warp_store_bytes
     waves = np.zeros_like(wave) if order == "serial" else wave
