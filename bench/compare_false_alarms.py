@@ -4,8 +4,8 @@
 
 One A/A pair is two independent runs of the same simulated node (preset h200-nv18-x2, whose processes differ in link rate and capacity),
 each in 3 processes: all SMs, 4 warps, 14 burst sizes, 7 repetitions, fitted like any run. The claim: at most 1 % of pairs are called
-better or worse in any of T0, R and Q. Beside it, what the rule without the spread between runs would do, and how often links of 0.97 to 0.85 of their
-rate are noticed.
+better or worse in any of T0, R and Q. Beside it, what the rule without the spread between runs would do, and how often links of 0.97 to
+0.85 of their rate are noticed.
 """
 
 from __future__ import annotations

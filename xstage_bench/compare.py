@@ -17,7 +17,7 @@ from xstage_bench.assets import asset_dir
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.headline import headline_entry
+from xstage_bench.model.headline import free_entry, headline_entry
 from xstage_bench.model.resample import MIN_PROCESSES
 from xstage_bench.pipeline import MODEL_NAME, find_model, is_simulated
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
@@ -32,18 +32,32 @@ ACROSS = ("backend", "gpu", "schema")
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One fitted number to compare: `sign` is +1 where more is better, `between_runs` its relative standard deviation from run to run."""
+    """One fitted number to compare.
+
+    Parameters
+    ----------
+    name : str
+    of : callable
+        Takes it from an entry.
+    at : callable
+        Which entry of a pair: where this number is best determined.
+    sign : {+1, -1}
+        +1 where more is better.
+    between_runs : float
+        Relative standard deviation from run to run beyond that between processes; above what ten runs gave (docs/compare.md).
+    """
 
     name: str
     of: Callable[[BurstGap], Estimate]
+    at: Callable[[PairModel], BurstGap | None]
     sign: int
     between_runs: float
 
 
 PARAMETERS: tuple[Parameter, ...] = (
-    Parameter("t0_cycles", lambda e: e.t0_cycles, -1, 0.002),
-    Parameter("drain_gb_per_s", lambda e: e.drain_gb_per_s, +1, 0.003),
-    Parameter("capacity_bytes", lambda e: e.capacity_bytes, +1, 0.005),
+    Parameter("t0_cycles", lambda e: e.t0_cycles, free_entry, -1, 0.002),
+    Parameter("drain_gb_per_s", lambda e: e.drain_gb_per_s, headline_entry, +1, 0.002),
+    Parameter("capacity_bytes", lambda e: e.capacity_bytes, headline_entry, +1, 0.002),
 )
 
 
@@ -143,11 +157,8 @@ def compare(baseline: Side, side: Side, *, margin: float = MARGIN) -> Comparison
         Changes whose whole interval lies within plus or minus this are "same".
     """
     cells = _cells(baseline, side)
-    count = sum(len(PARAMETERS) for _, _, a, b in cells if a is not None and b is not None)
-    differences = []
-    for pair, against, a, b in cells:
-        for parameter in PARAMETERS:
-            differences.append(_difference(pair, against, a, b, parameter, max(1, count), margin))
+    count = max(1, sum(a is not None and b is not None for *_, a, b in cells))
+    differences = [_difference(pair, against, a, b, parameter, count, margin) for pair, against, parameter, a, b in cells]
     return Comparison(baseline, side, margin, [*differences, *_lost(baseline, side)])
 
 
@@ -168,8 +179,8 @@ def _remote(side: Side) -> dict[str, PairModel]:
     return {p.pair: p for p in chosen if (p.flavour, p.layout) == ("st.v4", "contiguous")}
 
 
-def _cells(baseline: Side, side: Side) -> list[tuple[str, str, BurstGap | None, BurstGap | None]]:
-    """Pairs to compare, and on each side the entry of the same K and W that stands for them."""
+def _cells(baseline: Side, side: Side) -> list[tuple[str, str, Parameter, BurstGap | None, BurstGap | None]]:
+    """Pairs and parameters to compare, and on each side the entry of the same K and W that the parameter is taken from."""
     old, new = _remote(baseline), _remote(side)
     cells = []
     for name, pair in new.items():
@@ -177,8 +188,9 @@ def _cells(baseline: Side, side: Side) -> list[tuple[str, str, BurstGap | None, 
         if against is None:
             continue
         known = [e for e in old[against].burst_gap if pair.find(e.producers, e.warps) is not None]
-        entry = headline_entry(replace(old[against], burst_gap=known))
-        cells.append((name, against, entry, None if entry is None else pair.find(entry.producers, entry.warps)))
+        for parameter in PARAMETERS:
+            entry = parameter.at(replace(old[against], burst_gap=known))
+            cells.append((name, against, parameter, entry, None if entry is None else pair.find(entry.producers, entry.warps)))
     return cells
 
 
