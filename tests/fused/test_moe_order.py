@@ -84,8 +84,8 @@ def lists_of(order: Order = Order("wave")) -> tuple[TaskLists, tuple[int, int, i
 def test_a_forged_order_that_waits_for_ever_is_refused() -> None:
     lists, sizes = lists_of()
     words = lists.words.copy()
-    one = slice(lists.first[0], lists.first[1])
-    words[one] = words[one][::-1]  # this CTA's Linear-2 tiles first: they wait for tiles behind them
+    for c in range(lists.ctas):  # every CTA's Linear-2 tiles first: they wait for tiles behind them
+        words[lists.first[c] : lists.first[c + 1]] = words[lists.first[c] : lists.first[c + 1]][::-1]
     with pytest.raises(UsageError, match=r"unsafe: Linear-2 tile \d+ of block \d+ waits"):
         check_lists(replace(lists, words=words), *sizes)
 
