@@ -30,6 +30,7 @@ VERBS: dict[str, str] = {
     "report": "Draw the figures and write one self-contained HTML page.",
     "check": "Say what speaks against a run, or judge it by an operator's limits.",
     "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
+    "compare": "Compare two fitted runs, or one with a shipped node: same, better, worse or undetermined.",
 }
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -87,7 +88,9 @@ class LazyGroup(click.Group):
             raise Stopped(INTERRUPTED) from None
 
 
-_EPILOG = "Exit codes: 0 ok, 1 error, 2 usage, 3 nothing here can be measured, 4 a gate failed, 130 interrupted, 143 terminated."
+_EPILOG = (
+    "Exit codes: 0 ok, 1 error, 2 usage, 3 nothing here can be measured, 4 a gate failed, 5 a regression, 130 interrupted, 143 terminated."
+)
 
 
 @click.group("xstage", cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -17,9 +17,9 @@ from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.task_schedule import NONE, Publish, TaskSchedule
 from xstage_bench.workloads.deal import deal_tiles
-from xstage_bench.workloads.rates import tensor_core_rate
+from xstage_bench.workloads.rates import ELEMENT_BYTES, tensor_core_rate
 from xstage_bench.workloads.routing import rows_per_expert
-from xstage_bench.workloads.shapes import TILE, MoEShape, moe_shape
+from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE, MoEShape, moe_shape
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -32,7 +32,6 @@ PHASES = ("linear1", "linear2")
 DEFAULT_LEAD = 1.0
 WAVE_FILL = 2
 MAX_EP = 8
-SM_CLOCK_MHZ = 1980.0
 
 
 class TileOptions(TypedDict, total=False):
@@ -48,6 +47,7 @@ class TileOptions(TypedDict, total=False):
     publish: Publish
     flops_per_sm: float | None
     row_bytes: int | None
+    read_gb_per_s: float | None
     sm_clock_mhz: float
     flavour: str
     name: str
@@ -153,6 +153,7 @@ def tasks_of_blocks(
     publish: Publish = "release.gpu",
     flops_per_sm: float | None = None,
     row_bytes: int | None = None,
+    read_gb_per_s: float | None = None,
     sm_clock_mhz: float = SM_CLOCK_MHZ,
     flavour: str = "st.v4",
     name: str = "",
@@ -184,6 +185,9 @@ def tasks_of_blocks(
         FLOP/s; default: `rates.tensor_core_rate`.
     row_bytes : int, optional
         Of one combined row of `hidden` elements; default 2 each.
+    read_gb_per_s : float, optional
+        Of local memory, all producers together: a tile takes no less time than its weights to arrive. For decoding, where each expert has
+        one block and its weights are read once.
     sm_clock_mhz : float
         At which that rate holds: turns seconds into cycles.
     flavour : str
@@ -196,7 +200,9 @@ def tasks_of_blocks(
         raise UsageError(f"a lead of {ahead:g} with dependencies '{dependencies}'", "0 or more; at least 1 wave where waves depend")
     rate = tensor_core_rate(dtype).flops_per_sm if flops_per_sm is None else flops_per_sm
     tiles = deal_tiles(wave, shape.linear1_tiles, shape.linear2_tiles, producers, order, ahead, dependencies)
-    cycles = [round(2 * TILE * TILE * k / rate * sm_clock_mhz * 1e6) for k in (shape.hidden, shape.inter)]
+    read = np.inf if read_gb_per_s is None else read_gb_per_s * 1e9 / producers
+    seconds = [max(2 * TILE * TILE * k / rate, TILE * k * ELEMENT_BYTES[dtype] / read) for k in (shape.hidden, shape.inter)]
+    cycles = [round(s * sm_clock_mhz * 1e6) for s in seconds]
     stored = np.where(tiles.second, _tile_bytes(shape, rows, row_bytes, flavour)[tiles.block], 0)
     unit = FLAVOURS[flavour].warp_store_bytes
     waves = np.zeros_like(wave) if order == "serial" else wave
