@@ -5,14 +5,15 @@ calibrated node model for the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.attention import Build, Store
+from xstage_bench.fused.attention import STORES, Build, Store
 from xstage_bench.fused.problem import BF16_BYTES, Problem
+from xstage_bench.fused.tile_order import ORDERS
 from xstage_bench.task_schedule import NONE, Form, TaskSchedule
 
 if TYPE_CHECKING:
@@ -173,3 +174,20 @@ def forecast(
         per_sm = np.bincount(sent.schedule.producer, weights=np.maximum(stall_ns, 0.0))
         found.append(Forecast(store, name, residual_us, float(per_sm.max()) / 1e3, alone_us[store] + residual_us))
     return sorted(found, key=lambda f: f.fused_us)
+
+
+def add_forecasts(document: dict[str, Any], model: Model) -> None:
+    """Give every row of a document of `ulysses.run` its ``forecast``: every way to store and order, best first, as plain data."""
+    for row in document["rows"]:
+        problem = Problem(row["heads"], row["kv_heads"], row["head_dim"], row["seq"], row["sp"], row["shape"])
+        builds = {store: Build(**fields) for store, fields in row["builds"].items()}
+        names = {name.split()[2] for name in row["times_us"] if name.startswith("fused ") and len(name.split()) == 3}
+        orders = {
+            (store, name): ORDERS[name](problem.local_heads, problem.seq, build.tile_rows, problem.ranks, 0, row["sms"])
+            for store, build in builds.items()
+            for name in sorted(names)
+        }
+        times = {store: TileTimes(**facts["compute"]) for store, facts in row["tiles"].items()}
+        alone = {store: row["times_us"]["alone" if store == STORES[0] else f"alone {store}"]["value"] for store in builds}
+        clock = max((gpu["sm_clock_mhz"] or 0 for gpu in row["clocks"] or ()), default=0) or model.sm_clock_mhz
+        row["forecast"] = [asdict(f) for f in forecast(model, problem, builds, orders, alone, times, ctas=row["sms"], sm_clock_mhz=clock)]

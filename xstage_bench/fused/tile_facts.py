@@ -37,7 +37,7 @@ def tile_facts(alone: NDArray[np.void], sent: NDArray[np.void], ctas: int) -> di
 
 
 def _store_ns(stamps: NDArray[np.void]) -> NDArray[np.float64]:
-    return (stamps["stored_ns"] - stamps["computed_ns"]).astype(np.float64)
+    return np.asarray(stamps["stored_ns"] - stamps["computed_ns"], dtype=np.float64)
 
 
 def _time_line(stamps: NDArray[np.void], smid: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from xstage_bench.errors import UsageError, WaivedError, XStageError
 from xstage_bench.fused.attention import FLAGS, STORES, best_build
 from xstage_bench.fused.problem import Placing, Problem
 from xstage_bench.fused.session import results
-from xstage_bench.fused.shapes import SHAPES, shape_named
+from xstage_bench.fused.shapes import heads_named, known_heads
 from xstage_bench.fused.tile_facts import tile_facts
 from xstage_bench.fused.tile_order import ORDERS
 
@@ -53,21 +53,21 @@ def cases_of(shapes: Sequence[str], degrees: Sequence[int], seqs: Sequence[int] 
     UsageError
         No such shape, or nothing is left.
     """
-    cases, left_out = [], []
-    for name in shapes or SHAPES:
-        shape = shape_named(name)
-        for seq in seqs or shape.seqs:
+    cases: dict[Case, None] = {}
+    left_out = []
+    for one in [one for name in shapes or known_heads() for one in heads_named(name)]:
+        for seq in seqs or (one.seq,):
             for sp in degrees:
-                case = Case(name, shape.heads, shape.kv_heads, shape.head_dim, seq, sp)
+                case = Case(one.name, one.heads, one.kv_heads, one.head_dim, seq, sp)
                 try:
                     case.problem()
                 except UsageError as error:
-                    left_out.append(f"{name} on {sp} ranks: {error.message}")
+                    left_out.append(f"{one.name} on {sp} ranks: {error.message}")
                 else:
-                    cases.append(case)
+                    cases[case] = None
     if not cases:
         raise UsageError("; ".join(left_out), "another --sp or --shape")
-    return cases, left_out
+    return list(cases), left_out
 
 
 def run(
