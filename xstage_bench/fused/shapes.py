@@ -37,4 +37,4 @@ def heads_named(name: str) -> list[Heads]:
     """Return the attention of this name, or all sizes of the model of this name; `UsageError` names the nearest."""
     known = known_heads()
     sizes = [one for key, one in known.items() if key.startswith(f"{name}-")]
-    return [known[name]] if name in known or not sizes and find(known, name, "attention") else sizes
+    return [known[name]] if name in known or (not sizes and find(known, name, "attention")) else sizes

@@ -93,6 +93,8 @@ def run(
                 facts = value
             elif kind == "row":
                 rows.append(value)
+            elif kind == "failed":
+                failed[value[0]] = value[1]
             else:
                 say(value)
     except WaivedError:
@@ -100,7 +102,7 @@ def run(
     except XStageError as error:
         if not facts:
             raise
-        failed[f"case {len(rows)}"] = error.message
+        failed["the rest"] = error.message
     after = snapshot()
     return {
         "schema_version": SCHEMA_VERSION,
@@ -120,7 +122,7 @@ def run(
 
 
 def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
-    """Measure the cases of a job; sends ``facts`` once, a ``row`` per case and ``note`` lines."""
+    """Measure the cases of a job; sends ``facts`` once, a ``row`` or ``failed`` per case and ``note`` lines."""
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # lazy loading while another kernel spins dead-locks
     # Multicast can put the GPUs of a host out of service, and nothing here uses it.
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
@@ -163,7 +165,10 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
         placing = Placing(case.problem(), used)
         gate = Gate([gpus[d] for d in used])
         send("note", f"{case.shape}, {case.seq} rows, {case.heads} heads, SP{case.sp}" + (" emulated" if placing.emulated else ""))
-        send("row", _measure_case(case, placing, gpus, gate, communicators(len(used)), rng, job))
+        try:
+            send("row", _measure_case(case, placing, gpus, gate, communicators(len(used)), rng, job))
+        except XStageError as error:  # of this case alone; what CUDA reports spoils the process and ends it
+            send("failed", (f"{case.shape}, {case.seq} rows, SP{case.sp}", error.message))
 
 
 def _measure_case(
@@ -178,7 +183,7 @@ def _measure_case(
     builds = {store: best_build(case.head_dim, store, case.seq, problem.local_heads, sms) for store in STORES}
     rig = Rig(gpus, placing, job["seed"])
     try:
-        chosen, missing = _variants(rig, builds, nccl, gate, job["orders"])
+        chosen, missing = _variants(rig, builds, nccl, job["orders"])
         checked = {v.name: _outcome(rig.verify(v.queue)) for v in chosen if v.delivers}
         longest_us = sum(float(gate.time_us(v).max()) for v in chosen)
         rounds = int(min(max(job["seconds"] * 1e6 / longest_us, ROUNDS[0]), ROUNDS[1]))
@@ -206,7 +211,7 @@ def _measure_case(
     }
 
 
-def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, gate: Any, orders: Sequence[str]) -> tuple[list[Any], dict[str, str]]:
+def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, orders: Sequence[str]) -> tuple[list[Any], dict[str, str]]:
     """Return what is timed against each other, and the reasons for what is not."""
     from xstage_bench.fused import variants
     from xstage_bench.fused.library import cudnn
@@ -231,7 +236,7 @@ def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, gate: Any, orders: Se
         missing["nccl"] = "NCCL is not there"
     else:
         chosen.append(variants.then_nccl(rig, plain, nccl))
-        gate.time_us(chosen[-1])  # NCCL connects on first use, which a capture does not stand
+        rig.verify(chosen[-1].queue)  # NCCL connects on first use: neither a capture nor a gate that is still shut stands that
         chosen.append(variants.as_graph(rig, chosen[-1]))
     return chosen, missing
 
