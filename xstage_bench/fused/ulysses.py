@@ -244,7 +244,7 @@ def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, orders: Sequence[str]
 def _outcome(found: dict[str, Any]) -> dict[str, Any]:
     ranks = found["ranks"]
     return {
-        "ok": all(v.ok for v in ranks) and not found["unwritten"] and not found["stray"],
+        "ok": all(v.ok for v in ranks) and not found["unwritten"] and not found["stray"] and not found["late"],
         "relative_error": max(v.relative_error for v in ranks),
         "rows_checked": ranks[0].rows,
         "rows": ranks[0].of_rows,
