@@ -20,6 +20,7 @@ from xstage_bench.completion import completion_of, every_completion
 from xstage_bench.device import Compute, Execution, Gpu, Node
 from xstage_bench.device.cuda import layout, tasks, visibility, worker
 from xstage_bench.device.cuda import scene as scene_layout
+from xstage_bench.device.cuda.debug import timeout_scale
 from xstage_bench.device.cuda.variant import Variant, variant_of
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
 from xstage_bench.flavour import for_architecture
@@ -133,7 +134,7 @@ class CudaDevice:
         missing = [key for key in wanted if key not in self._loaded]
         if missing:
             self._send("prepare", missing)
-            self._receive(source, destination, _COMPILE_S * len(missing))
+            self._receive(source, destination, _COMPILE_S * timeout_scale() * len(missing))
             self._loaded.update(missing)
         for schedule in wanted.values():
             if (source, destination, schedule.flavour, schedule.layout) not in self._verified:
@@ -306,10 +307,11 @@ class CudaDevice:
         there.close()
         self._pipe = here
         self._loaded, self._verified = set(), set()
-        if not here.poll(_START_S):
+        if not here.poll(_START_S * timeout_scale()):
             self._kill()
             raise XStageError(
-                f"the CUDA worker did not start within {_START_S:.0f} s", "run 'xstage doctor'; try one GPU with CUDA_VISIBLE_DEVICES"
+                f"the CUDA worker did not start within {_START_S * timeout_scale():.0f} s",
+                "run 'xstage doctor'; try one GPU with CUDA_VISIBLE_DEVICES",
             )
         try:
             status, facts = here.recv()
@@ -332,11 +334,12 @@ class CudaDevice:
     def _receive(self, source: int, destination: int, expected_s: float) -> Any:
         assert self._pipe is not None
         pair = f"pair {source}>{destination}"
+        patience_s = (2 * expected_s + _GRACE_S) * timeout_scale()
         try:
-            if not self._pipe.poll(2 * expected_s + _GRACE_S):
+            if not self._pipe.poll(patience_s):
                 self._kill()
                 raise DeviceLostError(
-                    f"{pair}: the GPU did not answer within {2 * expected_s + _GRACE_S:.0f} s and its process was ended",
+                    f"{pair}: the GPU did not answer within {patience_s:.0f} s and its process was ended",
                     "likely causes: IOMMU or ACS on the path, a bridge half seated, the fabric manager; run 'xstage doctor'",
                 )
             status, payload = self._pipe.recv()
