@@ -52,9 +52,9 @@ struct AttentionPlan {  // mirrored by PLAN in xstage_bench/fused/attention.py; 
   float scale_log2;
 };
 
-struct Wait {  // mirrored by WAIT: so many words that must reach a value
+struct Wait {  // mirrored by WAIT: so many words that each launch raises by so much
   u64 words;
-  u32 count, at_least;
+  u32 count, per_launch;
 };
 struct Stamp {  // mirrored by STAMP: one warpgroup's tile, ns of %globaltimer; the stores lie between the last two
   u64 begin_ns, computed_ns, stored_ns;
