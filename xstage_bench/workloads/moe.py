@@ -8,7 +8,6 @@ and others only short ones whenever its period divides their number. The deal is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.task_schedule import NONE, Publish, TaskSchedule
+from xstage_bench.workloads.deal import deal_tiles
 from xstage_bench.workloads.rates import ELEMENT_BYTES, tensor_core_rate
 from xstage_bench.workloads.routing import rows_per_expert
 from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE, MoEShape, moe_shape
@@ -224,41 +224,6 @@ def tasks_of_blocks(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Deal:
-    """Output tiles in the order in which each producer executes its own; arrays of shape (tiles,).
-
-    Parameters
-    ----------
-    producer : ndarray of int
-        Ascending.
-    second : ndarray of bool
-        Linear-2 instead of Linear-1.
-    block, column : ndarray of int
-        Block of rows, and tile of columns within it.
-    """
-
-    producer: IntArray
-    second: NDArray[np.bool_]
-    block: IntArray
-    column: IntArray
-
-
-def deal_tiles(wave: IntArray, n1: int, n2: int, producers: int, order: str, lead: float, dependencies: str) -> Deal:
-    """Deal the tiles of blocks to producers, `n1` of Linear-1 and `n2` of Linear-2 each; arguments as of `tasks_of_blocks`."""
-    if order == "serial":
-        wave = np.zeros_like(wave)
-    first, second = np.arange(wave.size * n1), np.arange(wave.size * n2)
-    producer = np.concatenate([first % producers, (first.size + second) % producers])
-    turn = np.lexsort((np.concatenate(_keys(wave, n1, n2, producers, order, lead, dependencies)), producer))
-    return Deal(
-        producer=producer[turn],
-        second=turn >= first.size,
-        block=np.concatenate([first // n1, second // n2])[turn],
-        column=np.concatenate([first % n1, second % n2])[turn],
-    )
-
-
 def _check_words(order: str, dependencies: str, remote_share: float) -> None:
     if order not in ORDERS:
         raise UsageError(f"unknown order '{order}'", f"use one of: {', '.join(ORDERS)}")
@@ -273,22 +238,3 @@ def _tile_bytes(shape: MoEShape, rows: IntArray, row_bytes: int | None, flavour:
     segment = (2 * shape.hidden if row_bytes is None else row_bytes) * TILE / shape.hidden
     unit = 4 * FLAVOURS[flavour].warp_store_bytes
     return np.ceil(rows * segment / unit).astype(np.int64) * unit
-
-
-def _keys(wave: IntArray, n1: int, n2: int, producers: int, order: str, lead: float, dependencies: str) -> tuple[FloatArray, FloatArray]:
-    """Place both kinds in one common order, so that no deal of it can dead-lock: every Linear-2 tile lies behind what it waits for.
-
-    Linear-1 tile i has key i, and a Linear-2 tile a key half below the number of Linear-1 tiles that must lie before it.
-    """
-    first, second = np.arange(wave.size * n1), np.arange(wave.size * n2)
-    ends = np.append(np.searchsorted(wave, np.arange(wave[-1] + 1)), wave.size) * n1
-    if order != "interleaved":
-        return first.astype(np.float64), ends[wave[second // n2] + 1] - 0.5
-    at = second * (n1 / n2)  # where the tile would stand with no lead
-    if dependencies == "wave":
-        # In waves, so that a wave's Linear-2 tiles spread over the Linear-1 tiles of the one that is `lead` later, whatever their sizes.
-        edges = np.arange(ends.size + int(np.ceil(lead)) + 1)
-        reach = np.append(ends, ends[-1] + (ends[-1] - ends[-2]) * np.arange(1, edges.size - ends.size + 1))
-        place = np.interp(np.interp(at, ends, np.arange(ends.size)) + lead, edges, reach)
-        return first.astype(np.float64), np.maximum(place, ends[wave[second // n2] + 1]) - 0.5
-    return first.astype(np.float64), np.maximum(at + n1 + lead * producers, (second // n2 + 1) * n1) - 0.5

@@ -16,6 +16,13 @@ from xstage_bench.errors import XStageError
 
 #: Architectures for which every plain kernel must compile.
 ARCHITECTURES: tuple[str, ...] = ("sm_80", "sm_90", "sm_100")
+#: The architecture of kernels that use warpgroup products and the tensor copy engine.
+HOPPER = "sm_90a"
+
+
+def architectures_of(source: str) -> tuple[str, ...]:
+    """Return the architectures that a file of ``cuda/`` is written for: only Hopper where it includes a ``hopper_`` header."""
+    return (HOPPER,) if '#include "hopper_' in (asset_dir("cuda") / source).read_text() else ARCHITECTURES
 
 
 def sources_hash() -> str:
