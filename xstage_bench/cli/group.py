@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import signal
 from importlib import import_module
 from typing import Any
@@ -28,6 +29,7 @@ VERBS: dict[str, str] = {
     "report": "Draw the figures and write one self-contained HTML page.",
     "check": "Say what speaks against a run, or judge it by an operator's limits.",
     "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
+    "import": "Import the time stamps of a kernel of your own as a schedule and a run folder.",
 }
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -55,7 +57,8 @@ class LazyGroup(click.Group):
         """Import and return one verb."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"xstage_bench.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"xstage_bench.cli.{module}").command
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
