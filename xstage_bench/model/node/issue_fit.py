@@ -23,6 +23,7 @@ FloatArray = NDArray[np.float64]
 FREE_BYTES = 16384
 #: Operations that wait for the engine of bulk copies (H200), by `QUEUE_WARPS`; refined where one SM alone fills the queue.
 QUEUE_OPERATIONS = (4.0, 6.0, 8.0, 6.0)
+SM_BYTES_PER_CYCLE = 25.6  # what one SM drains, to part a stalled store's interval from that of a free one
 _PULL = 0.02  # weight of the pull towards the start, against log residuals
 _ROBUST = 0.02
 _MIN_POINTS = 6
@@ -103,7 +104,7 @@ def fit_issue(data: Measured, flavour: str) -> tuple[IssueLaw, float]:
         )
     if law.queue_operations:
         law = replace(law, queue_operations=_queue(law, cycles, warps, size, issue))
-    return law, cycles
+    return _with_turnaround(law, cycles, data), cycles
 
 
 def _fit(
@@ -128,6 +129,38 @@ def _fit(
 
     solved = least_squares(residual, np.zeros(first.size), loss="soft_l1", f_scale=_ROBUST, diff_step=1e-3, x_scale=0.3)
     return float(solved.cost), *law_at(solved.x)
+
+
+def _with_turnaround(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
+    """Return the law with the least gap, what a stall prolongs it by, and what an asked gap is longer by, as free-running trains show them.
+
+    Notes
+    -----
+    The thread that starts bulk copies does not queue behind them, so a stall prolongs nothing; narrow stores leave many instructions
+    before the stamp. Without trains the constants stay.
+    """
+    owner = data.owner
+    follows = (data.burst > 0) & np.array([s.start == "free" for s in data.schedules])[owner]
+    at = np.flatnonzero(follows)
+    if not at.size:
+        return law
+    per_cycle = 1e3 / data.sm_clock_mhz
+    gap = (data.start_ns[at] - data.start_ns[at - 1]) / per_cycle - data.issue_cycles[at - 1]
+    asked = np.array([b.gap_cycles for s in data.schedules for b in s.bursts], dtype=np.float64)[at]
+    size = np.array([b.bytes for s in data.schedules for b in s.bursts], dtype=np.float64)[at - 1]
+    warps = np.array([s.warps for s in data.schedules], dtype=np.float64)[owner][at]
+    count = size / law.store_bytes
+    before, free = data.issue_cycles[at - 1], free_cycles(law, cycles, warps, count / warps, fresh=False)
+    at_once = (asked == 0) & np.isfinite(gap)
+    calm, held = at_once & (before < _STALLED * free), at_once & (before > 3 * _STALLED * free)
+    longer = np.isfinite(gap) & (asked > 2000) & (before < _STALLED * free)
+    turnaround = float(np.median(gap[calm])) if calm.any() else law.turnaround
+    overhead = float(np.median(gap[longer] - asked[longer])) if longer.any() else law.gap_overhead
+    share = law.stall_turnaround
+    if held.any():
+        interval = before[held] / count[held] - law.store_bytes / SM_BYTES_PER_CYCLE
+        share = max(0.0, float(np.median((gap[held] - turnaround) / interval)))
+    return replace(law, turnaround=turnaround, gap_overhead=overhead, stall_turnaround=share)
 
 
 def _queue(law: IssueLaw, cycles: float, warps: FloatArray, size: FloatArray, issue: FloatArray) -> tuple[float, ...]:
