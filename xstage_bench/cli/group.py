@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "report": "Draw the figures and write one self-contained HTML page.",
     "check": "Say what speaks against a run, or judge it by an operator's limits.",
     "compare": "Compare two fitted runs, or one with a shipped node: same, better, worse or undetermined.",
+    "fleet": "Rank the runs of many nodes, and name what stands out.",
     "export": "Write the samples of a run folder as JSON or CSV.",
 }
 INTERRUPTED = 128 + signal.SIGINT
