@@ -3,8 +3,8 @@
     python bench/fleet_speed.py [--nodes 1000]
 
 The nodes' rows are made from the closed form of isolated bursts with noise between repetitions, processes, links and nodes (simulated,
-and labelled so): 9 burst sizes, 3 processes of 3 repetitions, 4 536 rows per node. Planted: slow nodes, a GPU whose egress is slow, one whose ingress
-is slow, slow links, a link of small capacity, slow issue, a damaged part. `xstage fleet` runs as a process of its own.
+and labelled so): 9 burst sizes, 3 processes of 3 repetitions, 4 536 rows per node. Planted: a slow node, a GPU whose egress is
+slow, one whose ingress is, a slow link, one of small capacity, a node of slow issue, a damaged part. `xstage fleet` is a process of its own.
 """
 
 from __future__ import annotations

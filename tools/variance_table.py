@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from xstage_bench.compare import PARAMETERS, Side, compare
 from xstage_bench.model.calibrate import calibrate
@@ -24,7 +23,7 @@ from xstage_bench.model.document import Model
 from xstage_bench.pipeline import find_model, usable_samples
 from xstage_bench.record.reader import Run, load_run
 
-RESULTS = ROOT / "results" / "h200-x2"
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "h200-x2"
 SAME = RESULTS / "2026-11-29-same-node"
 OTHERS = ("fences", "flavours", "link-sleep", "placement", "profile")
 

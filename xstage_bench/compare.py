@@ -28,8 +28,8 @@ FALSE_ALARMS = 0.01
 #: The smallest change that matters to a user: intervals inside it are "same".
 MARGIN = 0.05
 ACROSS = ("backend", "gpu", "schema")
-#: Relative standard deviations beyond that between the processes of a run: from run to run on the same GPUs (ten runs showed none), and from
-#: one node to another of the same kind (six nodes: 0.46 %). docs/compare.md has the table.
+#: Relative standard deviations beyond that between the processes of a run: from run to run on the same GPUs (ten runs showed none), and
+#: from one node to another of the same kind (six nodes: 0.46 %). docs/compare.md has the table.
 BETWEEN_RUNS, BETWEEN_NODES = 0.002, 0.005
 
 

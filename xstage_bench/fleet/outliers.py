@@ -1,6 +1,9 @@
 """What stands out of a population of links: by node, by GPU, by link, each once and at the level where it belongs.
 
-A number x of the link from GPU s to GPU d of node n is split by medians: log x = population + node[n] + egress[n, s] + ingress[n, d] + link.
+A number x of the link from GPU s to GPU d of node n is split by medians:
+
+    log x = population + node[n] + egress[n, s] + ingress[n, d] + link
+
 So a slow node is one finding and not 56, and a GPU whose egress is slow is one and not 7. At each level a deviation is judged against
 the spread of its own level: how far 68 % of it lie from its median at most, which a tenth of bad links hardly moves.
 """
@@ -31,7 +34,7 @@ _GPUS_FOR_PORTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """One deviation: `node` by its number, `gpu` or `pair` within it; `change` is relative to what stood beside it; `score` in deviations."""
+    """One deviation: the node by its number, GPUs within it; `change` is relative to what stood beside it, `score` in deviations."""
 
     level: Level
     node: int
@@ -138,7 +141,7 @@ def _outliers(level: Level, values: FloatArray, names: Sequence[tuple[int, int |
     away = values - middle
     sigma = max(_sigma(values), SMALLEST / DEVIATIONS)  # the most regular population does not make a change below SMALLEST an outlier
     at = np.flatnonzero(finite & (np.abs(away) > DEVIATIONS * sigma) & (np.abs(np.expm1(away)) > SMALLEST))
-    return [Outlier(level, *names[i], float(np.expm1(away[i])), float(away[i] / sigma)) for i in at]
+    return [Outlier(level, *names[int(i)], float(np.expm1(away[i])), float(away[i] / sigma)) for i in at]
 
 
 def _gpu_counts(n: IntArray, s: IntArray, d: IntArray, nodes: int) -> IntArray:

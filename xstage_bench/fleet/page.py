@@ -128,8 +128,8 @@ def _figures(fleet: Fleet) -> list[dict[str, Any]]:
         figures.append(
             {
                 "source": _histogram(rates, f"{p.name} ({state}), {len(rates)} links of {p.nodes} nodes"),
-                "alt": f"Histogram of the drain rate of {len(rates)} links: {min(rates):.0f} to {max(rates):.0f} GB/s, most near the median.",
-                "caption": f"{p.name} ({state}): each link once. One peak is a healthy population; what lies apart from it is in the table above.",
+                "alt": f"Histogram of the drain rate of {len(rates)} links: {min(rates):.0f} to {max(rates):.0f} GB/s.",
+                "caption": f"{p.name} ({state}): each link once. One peak is a healthy population; what lies apart is in the table above.",
             }
         )
     return figures
