@@ -4,7 +4,7 @@
 
 The nodes' rows are made from the closed form of isolated bursts with noise between repetitions, processes, links and nodes (simulated,
 and labelled so): 9 burst sizes, 3 processes of 3 repetitions, 4 536 rows per node. Planted: a slow node, a GPU whose egress is
-slow, one whose ingress is, a slow link, one of small capacity, a node of slow issue, a damaged part. `xstage fleet` is a process of its own.
+slow, one whose ingress is, a slow link, one of small capacity, a node of slow issue, a damaged part. `xstage fleet` is its own process.
 """
 
 from __future__ import annotations
