@@ -1,4 +1,4 @@
-"""Many nodes at once: places from the launcher, one report per rank, rank 0 answers for all; under a real mpirun, and by its variables alone."""
+"""Many nodes at once: one report per rank, rank 0 answers for all; under a real mpirun, and by a launcher's variables alone."""
 
 from __future__ import annotations
 

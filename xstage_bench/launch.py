@@ -1,8 +1,8 @@
 """One command on many nodes at once: srun or mpirun starts it everywhere, each node profiles itself, rank 0 gathers.
 
-No MPI is needed: the launcher says who is who, and the ranks meet in the folder that they share. Each writes its run folder there and then
-one small file that says how it ended, so that a rank that dies costs rank 0 a wait and no node its data. All ranks but rank 0 exit 0 whatever
-they found: mpirun would end every other node when one exits with a code; what they found is in their files, and rank 0 answers for all.
+No MPI is needed: the launcher says who is who, and the ranks meet in the folder that they share. Each writes its run folder there and
+then one small file that says how it ended, so that a rank that dies costs rank 0 a wait and no node its data. All ranks but rank 0 exit 0
+whatever they found: mpirun would end every other node when one exits with a code; what they found is in their files, and rank 0 answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStatus:
-    """``ranks/rank-NNNN.json``: how one rank ended. `run` is its run folder's name; null for a spare rank, whose node another one profiled."""
+    """``ranks/rank-NNNN.json``: how one rank ended. `run` is its run folder's name, null for a spare rank of a host that another profiled."""
 
     schema_version: int = SCHEMA_VERSION
     job: str

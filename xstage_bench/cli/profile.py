@@ -67,7 +67,7 @@ def _one(out: Output, options: Options, folder: Path, resume: bool) -> Profiled:
 
 
 def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience: float | None, chosen: dict[str, Any]) -> int:
-    """This rank's part of a launch on many nodes; rank 0 gathers, and answers for all."""
+    """Do one rank's part of a launch on many nodes; rank 0 gathers, and answers for all."""
     from xstage_bench.fleet.page import write_fleet
     from xstage_bench.fleet.screen import screen
     from xstage_bench.launch import PATIENCE_S, take_part
