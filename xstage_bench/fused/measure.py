@@ -83,14 +83,10 @@ def spread(values: NDArray[np.float64]) -> dict[str, Any]:
 
     ordered = np.sort(values)
     n = ordered.size
-    k = int(binom.ppf(0.025, n, 0.5))  # P(fewer than k below the median) <= 2.5 %
+    k = max(int(binom.ppf(0.025, n, 0.5)), 1)  # P(fewer than k below the median) <= 2.5 %
     inside = n >= 6
-    return {
-        "value": float(np.median(ordered)),
-        "low": float(ordered[k - 1]) if inside else None,
-        "high": float(ordered[n - k]) if inside else None,
-        "n": int(n),
-    }
+    value, low, high = (float(f"{x:.6g}") for x in (np.median(ordered), ordered[k - 1], ordered[n - k]))
+    return {"value": value, "low": low if inside else None, "high": high if inside else None, "n": int(n)}
 
 
 def slowest(times: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:

@@ -38,7 +38,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     times = _times(row)
     store, order = chosen_of(row)
     name = f"fused {store} {order}"
-    serial = {"serial_push": "push", "serial_copy_engine": "copy engine"}
+    serial = {key: n for key, n in (("serial_push", "push"), ("serial_copy_engine", "copy engine")) if n in times}
     nccl = min((n for n in SERIAL_NCCL if n in times), key=lambda n: times[n], default=None)
     if nccl is not None:
         serial["serial_nccl"] = nccl
