@@ -94,6 +94,7 @@ def row(**times: list[float]) -> dict[str, Any]:
     samples = {name.replace("__", ".").replace("_", " "): np.array(us) for name, us in times.items()}
     return {
         "shape": "x", "heads": 4, "head_dim": 128, "seq": 8192, "sp": 2, "emulated": False, "tflop_of_one_rank": 0.1, "rounds": 8,
+        "builds": {"st.v4": {}, "bulk": {}},
         "times_us": {n: spread(us) for n, us in samples.items()}, "samples_us": {n: us.tolist() for n, us in samples.items()},
     }  # fmt: skip
 

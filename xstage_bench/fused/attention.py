@@ -36,6 +36,13 @@ Store = Literal["st.v4", "bulk"]
 Flags = Literal["none", "end", "shard", "tile"]
 STORES: tuple[Store, ...] = ("st.v4", "bulk")
 FLAGS: tuple[Flags, ...] = ("none", "end", "shard", "tile")
+#: Names what is timed without sending.
+ALONE = "alone"
+
+
+def alone_of(store: str) -> str:
+    """Return the name of attention alone by the build of this way to store."""
+    return ALONE if store == STORES[0] else f"{ALONE} {store}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.attention import STORES, Build, Store
+from xstage_bench.fused.attention import Build, Store, alone_of
 from xstage_bench.fused.problem import BF16_BYTES, Problem
 from xstage_bench.fused.tile_order import ORDERS
 from xstage_bench.task_schedule import NONE, Form, TaskSchedule
@@ -188,6 +188,6 @@ def add_forecasts(document: dict[str, Any], model: Model) -> None:
             for name in sorted(names)
         }
         times = {store: TileTimes(**facts["compute"]) for store, facts in row["tiles"].items()}
-        alone = {store: row["times_us"]["alone" if store == STORES[0] else f"alone {store}"]["value"] for store in builds}
+        alone = {store: row["times_us"][alone_of(store)]["value"] for store in builds}
         clock = max((gpu["sm_clock_mhz"] or 0 for gpu in row["clocks"] or ()), default=0) or model.sm_clock_mhz
         row["forecast"] = [asdict(f) for f in forecast(model, problem, builds, orders, alone, times, ctas=row["sms"], sm_clock_mhz=clock)]

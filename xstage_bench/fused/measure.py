@@ -56,18 +56,28 @@ class Gate:
         return np.array([gpu.elapsed_us(a, b) for gpu, a, b in zip(self._gpus, begin, end, strict=True)])
 
 
-def interleave(gate: Gate, variants: Sequence[Variant], repetitions: int, rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
-    """Time all variants in each of `repetitions` rounds.
+def interleave(
+    gate: Gate, variants: Sequence[Variant], rng: np.random.Generator, *, seconds: float, rounds: tuple[int, int]
+) -> dict[str, NDArray[np.float64]]:
+    """Time all variants in each of several rounds.
+
+    Parameters
+    ----------
+    seconds : float
+        About how long all rounds shall take together.
+    rounds : tuple of int
+        The fewest and the most.
 
     Returns
     -------
-    dict of str to ndarray, shape (repetitions, ranks)
+    dict of str to ndarray, shape (rounds, ranks)
         Microseconds, by the variants' names.
     """
-    for variant in variants:
-        gate.time_us(variant)  # what is loaded, connected or allocated on first use is not timed
+    # What is connected or allocated on first use is not timed; what this takes says how many rounds there is time for.
+    round_s = sum(float(gate.time_us(variant).max()) for variant in variants) / 1e6
+    count = int(min(max(seconds / round_s, rounds[0]), rounds[1]))
     times: dict[str, list[NDArray[np.float64]]] = {v.name: [] for v in variants}
-    for _ in range(repetitions):
+    for _ in range(count):
         for i in rng.permutation(len(variants)):
             times[variants[i].name].append(gate.time_us(variants[i]))
     return {name: np.array(rows) for name, rows in times.items()}
