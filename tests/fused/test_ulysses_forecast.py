@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.fused.attention import STAMP, Build
-from xstage_bench.fused.forecast import FORM, TileTimes, add_forecasts, tasks_of
+from xstage_bench.fused.forecast import FORMS, TileTimes, add_forecasts, tasks_of
 from xstage_bench.fused.measure import spread
 from xstage_bench.fused.problem import Problem
 from xstage_bench.fused.tile_facts import tile_facts
@@ -38,13 +38,14 @@ def test_tasks_store_every_row_and_send_what_others_own(ranks: int, seq: int, ra
     p, build, rank = Problem(2 * ranks, 2 * ranks, 128, seq, ranks), BUILDS[store], rank % ranks
     order = ORDERS[name](p.local_heads, seq, build.tile_rows, ranks, rank, 132)
     ctas = min(132, order.size)
-    tasks = tasks_of(p, build, order, rank, ctas, TileTimes([10.0], 0.1, 0.1), 1000.0)
-    assert tasks.form == FORM[store]
-    assert tasks.task_count == order.size
-    unit = tasks.warps * 512
-    assert seq * p.row_bytes <= tasks.bytes.sum() < seq * p.row_bytes + order.size * unit
-    assert 0 <= p.remote_bytes(rank) - tasks.remote_bytes.sum() < order.size * 512
-    assert abs(tasks.compute_cycles.mean() - 10_000) < 500
+    for form in FORMS[store]:
+        tasks = tasks_of(p, build, form, order, rank, ctas, TileTimes([10.0], 0.1, 0.1), 1000.0)
+        assert tasks.form == form
+        assert tasks.task_count == order.size
+        unit = tasks.warps * 512
+        assert seq * p.row_bytes <= tasks.bytes.sum() < seq * p.row_bytes + order.size * unit
+        assert 0 <= p.remote_bytes(rank) - tasks.remote_bytes.sum() < order.size * 512
+        assert abs(tasks.compute_cycles.mean() - 10_000) < 500
 
 
 def test_tile_times_are_found_again() -> None:
@@ -90,11 +91,17 @@ def test_the_interval_covers_the_true_median_19_times_in_20() -> None:
     assert 0.93 < np.mean(inside) < 0.98
 
 
+facts = {
+    "compute": {"wave_us": [90.0, 89.0]}, "quantiles": [0, 50, 100], "store_ns": {"alone": [900.0, 1000.0, 1100.0]},
+    "most_stored_ns_of_one_sm": 5000.0, "time_line": {"fused": {"tiles": [0, 132]}},
+}  # fmt: skip
+
+
 def row(**times: list[float]) -> dict[str, Any]:
     samples = {name.replace("__", ".").replace("_", " "): np.array(us) for name, us in times.items()}
     return {
         "shape": "x", "heads": 4, "head_dim": 128, "seq": 8192, "sp": 2, "emulated": False, "tflop_of_one_rank": 0.1, "rounds": 8,
-        "builds": {"st.v4": {}, "bulk": {}},
+        "builds": {"st.v4": {}, "bulk": {}}, "tiles": dict.fromkeys(("st.v4", "bulk"), facts),
         "times_us": {n: spread(us) for n, us in samples.items()}, "samples_us": {n: us.tolist() for n, us in samples.items()},
     }  # fmt: skip
 
@@ -112,6 +119,7 @@ def test_the_summary_pairs_within_rounds() -> None:
     assert all(found["fused_over_alone"][k] == pytest.approx(101 / 99, rel=1e-5) for k in ("value", "low", "high"))
     assert found["hidden_share"]["serial_push"]["value"] == pytest.approx((130 - 101) / (130 - 99), rel=1e-5)
     assert found["speed_up"]["serial_nccl"]["value"] == pytest.approx(149 / 101, rel=1e-5)
+    assert found["stall_us"]["bulk"] == {"predicted": None, "measured": 3.0}
     assert best_of(case)[0] == "fused bulk owner-interleaved"
     assert chosen_of({**case, "forecast": [{"store": "st.v4", "order": "row-major"}]}) == ("st.v4", "row-major")
 

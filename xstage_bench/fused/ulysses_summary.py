@@ -9,6 +9,7 @@ import numpy as np
 
 from xstage_bench.fused.attention import alone_of
 from xstage_bench.fused.measure import spread
+from xstage_bench.fused.tile_facts import TILES_SHOWN
 from xstage_bench.fused.ulysses import FLAGGED
 
 SERIAL_NCCL = ("nccl", "nccl graph")
@@ -71,8 +72,22 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "serial_copy_engine_us": times.get("copy engine"),
         "speed_up": {key: _paired(row, lambda t, n=n: t[n] / t[name]) for key, n in serial.items()},
         "hidden_share": {key: _paired(row, lambda t, n=n: (t[n] - t[name]) / (t[n] - t[alone])) for key, n in serial.items()},
+        "stall_us": {store: _stall(row, store) for store in row["builds"]},
         "rounds": row["rounds"],
     }
+
+
+def _stall(row: Mapping[str, Any], store: str) -> dict[str, float | None]:
+    """Return the longest that one SM is held up in its stores, predicted and by its stamps: what its stores took beyond local ones."""
+    facts = row["tiles"][store]
+    tiles = (
+        len(facts["compute"]["wave_us"])
+        if len(facts["time_line"]["fused"]["tiles"]) >= TILES_SHOWN
+        else len(facts["time_line"]["fused"]["tiles"])
+    )
+    local_ns = tiles * facts["store_ns"]["alone"][facts["quantiles"].index(50)]
+    predicted = next((f["issue_stall_us"] for f in row.get("forecast") or () if (f["store"], f["order"]) == (store, FLAGGED)), None)
+    return {"predicted": predicted, "measured": (facts["most_stored_ns_of_one_sm"] - local_ns) / 1e3}
 
 
 def _times(row: Mapping[str, Any]) -> dict[str, float]:
