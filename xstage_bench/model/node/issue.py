@@ -60,6 +60,9 @@ class IssueLaw:
     queue_operations : tuple of float
         How many operations may wait for an SM's engine of bulk copies, beside the bytes that are under way, when `QUEUE_WARPS` warps issue.
         Empty: there is no such queue.
+    engine_operations : tuple of float
+        How many the engine takes before it holds up an SM whose bytes leave at once; each further one costs `engine_cycles`.
+    engine_cycles : float
     """
 
     base: float = 42.0
@@ -86,13 +89,18 @@ class IssueLaw:
     unroll: float = 4.0
     several_cycles: float = 1.0
     queue_operations: tuple[float, ...] = ()
+    engine_operations: tuple[float, ...] = ()
+    engine_cycles: float = 0.0
 
     def queue_bytes(self, warps: ArrayLike) -> FloatArray:
         """Bytes that may wait in an SM's queue of bulk copies when so many of its warps issue."""
-        count = np.log2(np.asarray(warps, dtype=np.float64))
-        if not self.queue_operations:
-            return np.zeros(count.shape)
-        return np.asarray(self.store_bytes * np.interp(count, np.log2(QUEUE_WARPS), self.queue_operations))
+        return self.store_bytes * by_warps(self.queue_operations, warps)
+
+
+def by_warps(values: tuple[float, ...], warps: ArrayLike) -> FloatArray:
+    """Return values that are known for `QUEUE_WARPS` at other warp counts; zero when there are none."""
+    count = np.log2(np.asarray(warps, dtype=np.float64))
+    return np.asarray(np.interp(count, np.log2(QUEUE_WARPS), values)) if values else np.zeros(count.shape)
 
 
 def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: ArrayLike, fresh: ArrayLike) -> FloatArray:
@@ -136,4 +144,6 @@ def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: Ar
     own = np.where(turns == 0, brief, loop)
     port = law.port_base + law.port_cycles * n * w + law.uneven_cycles * short**2 + first * 0.3 * law.cold_stagger * w * (w > 2)
     cost = np.where(several, np.maximum(own, port), own)
+    if law.engine_operations:
+        cost = np.maximum(cost, (n * w - by_warps(law.engine_operations, w)) * law.engine_cycles)
     return np.asarray(np.where(n > 0, cost, law.empty + law.empty_per_warp * (w - 1)))
