@@ -28,7 +28,7 @@ _PULL = 0.02  # weight of the pull towards the start, against log residuals
 _ROBUST = 0.02
 _MIN_POINTS = 6
 _LARGE_BYTES = 4096
-_STALLED = 1.3
+_STALLED, _DEEP = 1.3, 2.5
 _MOST_CYCLES = 190  # of one operation: beyond, operations wait for each other
 _STORE = (
     "base",
@@ -172,26 +172,27 @@ def _with_queue(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
     What is held at the end of issue is the size less what has drained, at the rate of the largest bursts. With the link busy some of it is
     under way: so much less waits with other warp counts than with four.
     """
-    alone, rate = _held(law, cycles, data, 1, near=3)
+    alone, rate = _held(law, cycles, data, 1, near=3, above=_STALLED)
     engine = tuple(alone.get(w, kept) for w, kept in zip(QUEUE_WARPS, law.queue_operations, strict=True))
     most = max((s.producer_count for s in data.schedules), default=1)
-    full = _held(law, cycles, data, most, near=1)[0]
+    full = _held(law, cycles, data, most, near=1, above=_DEEP)[0]
     queue = engine
     if law.store_bytes >= _LARGE_BYTES and 4 in full:  # of small ones, as many are under way as wait
-        queue = tuple(engine[2] + full[w] - full[4] if w in full else e for w, e in zip(QUEUE_WARPS, engine, strict=True))
+        way = full[4] - engine[2]
+        queue = tuple(max(full.get(w, e + way), w) - way for w, e in zip(QUEUE_WARPS, engine, strict=True))
     return replace(law, queue_operations=queue, engine_operations=engine, engine_cycles=law.store_bytes / rate)
 
 
-def _held(law: IssueLaw, cycles: float, data: Measured, producers: int, near: int) -> tuple[dict[int, float], float]:
+def _held(law: IssueLaw, cycles: float, data: Measured, producers: int, near: int, above: float) -> tuple[dict[int, float], float]:
     """Return how many operations each SM of so many holds at the end of issue, by warps, and the rate of each SM in bytes per cycle.
 
-    From the `near` shortest bursts that stall: longer ones are served more and more unequally.
+    From the `near` shortest bursts that take `above` times as long as free ones: longer ones are served more and more unequally.
     """
     issue = data.issue_cycles[data.first[:-1]]
     size = np.array([s.bursts[0].bytes for s in data.schedules], dtype=np.float64)
     warps = np.array([s.warps for s in data.schedules])
     right = data.isolated & np.array([s.producer_count == producers for s in data.schedules]) & np.isfinite(issue) & (size > 0)
-    stalled = right & (issue > _STALLED * free_cycles(law, cycles, warps, size / (warps * law.store_bytes), fresh=True))
+    stalled = right & (issue > above * free_cycles(law, cycles, warps, size / (warps * law.store_bytes), fresh=True))
     slopes = []
     for w in QUEUE_WARPS:
         mine = np.flatnonzero(stalled & (warps == w))
