@@ -323,7 +323,7 @@ def _column(
                     continue
                 least = turnaround
                 if known > begin + free[i] + _TIE:
-                    least += stall_turnaround * store_bytes * max(members * inverse - 1.0 / sm_rate, 0.0)
+                    least += (stall_turnaround * store_bytes + unheld[i]) * max(members * inverse - 1.0 / sm_rate, 0.0)
                 begin = max(end + least, deadline[i + 1]) if timed else end + max(least, gap[i + 1] + overhead)
                 burst[u] = i + 1
                 state[_BEGIN + u] = begin

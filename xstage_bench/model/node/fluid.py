@@ -277,8 +277,9 @@ class _State:
         out.drained[slot] = end + left / rate + self.level[col] / rows.link[col]
         self.floor[at] = 0.0
         following = np.minimum(burst + 1, rows.load.shape[0] - 1)
-        interval = rows.store_bytes[col] * (rows.members[at] / rate - 1.0 / rows.sm_rate[col])
-        least = rows.turnaround[col] + rows.stall_turnaround[col] * np.where(stalled, np.maximum(interval, 0.0), 0.0)
+        # What the stamp leaves behind or overtakes is in the way of the next burst's first instructions.
+        behind = rows.stall_turnaround[col] * rows.store_bytes[col] + rows.unheld[burst, col]
+        least = rows.turnaround[col] + np.where(stalled, np.maximum(behind * (rows.members[at] / rate - 1.0 / rows.sm_rate[col]), 0.0), 0.0)
         after_gap = end + np.maximum(least, rows.gap[following, col] + rows.gap_overhead[col])
         on_time = np.maximum(end + least, rows.deadline[following, col])
         start = np.where(rows.rule[col] == TIMED, on_time, after_gap)
