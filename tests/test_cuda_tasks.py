@@ -22,7 +22,7 @@ from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.device.cuda.scene import REPETITION, STATE_DONE
 from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
-from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, TaskSchedule
+from xstage_bench.task_schedule import COLUMNS, FORMS, NONE, PUBLISHES, TaskSchedule
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -232,6 +232,19 @@ def test_stamps_become_times_after_the_common_start(mhz: float) -> None:
     np.testing.assert_allclose(t.signal_end_ns[index == 0], 300, atol=2)
     assert np.isnan(t.signal_end_ns[index > 0]).all()
     assert (t.total_ns, t.visible_ns, t.status) == (9000, 12000, "ok")
+
+
+def test_a_producer_without_tasks_says_nothing_about_the_time() -> None:
+    s = example()
+    keep = s.producer != 1
+    less = replace(s, **{c: getattr(s, c)[keep] for c in COLUMNS})
+    packed = tasks.pack(less, {0: SMIDS[0]}, "spin")
+    got = results(s, tasks.pack(s, {0: SMIDS[0]}, "spin"), 1980.0)[0]
+    got["seals"][1] = 0  # as an earlier, longer execution may have left it
+    got["seals"]["done_ns"][1] = 10**9
+    t = tasks.unpack(less, packed, {0: got | {"stamps": got["stamps"][keep]}})
+    assert (t.total_ns, t.visible_ns) == (7000, 12000)
+    assert t.sm_clock_mhz == pytest.approx(1980)
 
 
 def test_what_went_wrong_names_the_pair_the_producer_and_the_place() -> None:

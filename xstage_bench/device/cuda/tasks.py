@@ -200,7 +200,7 @@ def unpack(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, ND
     """
     own = results[s.source]
     seals, stamps = own["seals"], own["stamps"]
-    busy = np.diff(s.first) > 0
+    busy = np.diff(s.first) > 0  # an SM without tasks writes no seal: what is there is an earlier execution's
     elapsed = seals["end_timer_ns"][busy].astype(float) - seals["timer_ns"][busy].astype(float)
     clock_mhz = float(np.median((seals["end_clock"][busy] - seals["clock"][busy]) / np.maximum(elapsed, 1.0))) * 1e3
     # Of each SM: where its stamps' zero lies on the common time line.
@@ -219,8 +219,8 @@ def unpack(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, ND
         compute_end_ns=ns("computed", s.compute_cycles > 0),
         store_end_ns=ns("stored", s.bytes > 0),
         signal_end_ns=ns("signalled", s.signals != NONE),
-        total_ns=float(seals["done_ns"].max()),
-        visible_ns=float(seals["visible_ns"].max()),
+        total_ns=float(seals["done_ns"][busy].max()),
+        visible_ns=float(seals["visible_ns"][busy].max()),
         sm_clock_mhz=clock_mhz,
         status=status,
         detail=detail,
