@@ -19,8 +19,9 @@ from xstage_bench.workloads.moe import even_blocks, moe_tasks, tasks_of_blocks
 from xstage_bench.workloads.phases import Layout, Mode
 from xstage_bench.workloads.shapes import moe_shape
 
-#: Storing phases of Keye-VL-2.0 beside its experts, which the MoE rows have.
+#: Storing phases of Keye-VL-2.0 beside its experts, which the MoE rows have; decoding has its own experts.
 _KEYE = ("qkv", "select", "attention", "reshard", "output", "feedback")
+_DECODE = ("qkv", "select", "attention", "experts")
 _MAX_TASKS = 8000
 
 
@@ -37,6 +38,8 @@ def _waves() -> Iterator[TaskSchedule]:
     """Expert-Wave order with the kernel's own dependencies, EP8."""
     for shape, dtype, tokens in product(("keye-vl-2", "qwen3.5-35b"), ("bf16", "fp8"), (512, 2048)):
         yield moe_tasks(shape, tokens_per_rank=tokens, ep=8, dtype=dtype)
+    for dtype, tokens in product(("bf16", "fp8"), (4096, 8192)):
+        yield moe_tasks("keye-vl-2", tokens_per_rank=tokens, ep=8, dtype=dtype)
     for shape, dtype, tokens in (
         ("qwen3.5", "bf16", 512),
         ("qwen3.5", "fp8", 512),
@@ -54,14 +57,13 @@ def _waves() -> Iterator[TaskSchedule]:
 
 
 def _layouts() -> Iterator[TaskSchedule]:
-    """Other degrees, routings and orders of Keye's experts, and decoding."""
+    """Other degrees, routings and orders of Keye's experts."""
     keye = "keye-vl-2"
     for ep, dtype in product((2, 4), ("bf16", "fp8")):
-        yield moe_tasks(keye, tokens_per_rank=1024, ep=ep, dtype=dtype)
+        yield moe_tasks(keye, tokens_per_rank=2048, ep=ep, dtype=dtype)
     for dtype in ("bf16", "fp8"):
         yield moe_tasks(keye, tokens_per_rank=1024, ep=8, dtype=dtype, order="serial")
         yield moe_tasks(keye, tokens_per_rank=1024, ep=8, dtype=dtype, routing="skewed", name=f"{keye}-{dtype}-wave-ep8-1024-skewed")
-        yield moe_tasks(keye, tokens_per_rank=64, ep=8, dtype=dtype, name=f"{keye}-{dtype}-wave-ep8-64-decode")
 
 
 def _wide_rows() -> Iterator[TaskSchedule]:
@@ -96,12 +98,14 @@ def _keye() -> Iterator[TaskSchedule]:
         ("prefill", Layout(8, 4), 32768, "bf16"),
         ("prefill", Layout(8, 8, replicate_kv=True), 32768, "fp8"),
         ("prefill", Layout(8, 2, 2), 16384, "fp8"),
+        ("decode", Layout(8, 4), 131072, "bf16"),
+        ("decode", Layout(8, 1), 131072, "fp8"),
         ("distill", Layout(8, 1), 2048, "bf16"),
         ("distill", Layout(8, 1), 2048, "fp8"),
     )
     for mode, layout, context, dtype in asked:
         for phase in keye_phases(plan_pass(mode, layout, context, dtype)):
-            if phase.tasks is not None and phase.name in _KEYE:
+            if phase.tasks is not None and phase.name in (_DECODE if mode == "decode" else _KEYE):
                 yield _first(phase.tasks)
 
 
