@@ -23,6 +23,8 @@ from xstage_bench.workloads.shapes import moe_shape
 _KEYE = ("qkv", "select", "attention", "reshard", "output", "feedback")
 _DECODE = ("qkv", "select", "attention", "experts")
 _MAX_TASKS = 8000
+#: Behind the name of a schedule: its advised form.
+ADVISED = "-advised"
 
 
 def replay_schedules() -> list[TaskSchedule]:
@@ -57,10 +59,11 @@ def _waves() -> Iterator[TaskSchedule]:
 
 
 def _layouts() -> Iterator[TaskSchedule]:
-    """Other degrees, routings and orders of Keye's experts."""
+    """Other degrees, routings and orders."""
     keye = "keye-vl-2"
     for ep, dtype in product((2, 4), ("bf16", "fp8")):
         yield moe_tasks(keye, tokens_per_rank=2048, ep=ep, dtype=dtype)
+        yield moe_tasks("qwen3.5-35b", tokens_per_rank=1024, ep=ep, dtype=dtype)
     for dtype in ("bf16", "fp8"):
         yield moe_tasks(keye, tokens_per_rank=1024, ep=8, dtype=dtype, order="serial")
         yield moe_tasks(keye, tokens_per_rank=1024, ep=8, dtype=dtype, routing="skewed", name=f"{keye}-{dtype}-wave-ep8-1024-skewed")
