@@ -45,7 +45,7 @@ def with_measured(prediction: WorkloadPrediction, measured: dict[str, tuple[floa
 
 def line(row: dict[str, Any]) -> str:
     """One line of the table."""
-    stores = sum(p["stall_ns"] * p["repeats"] for p in row["phases"])
+    stores = sum(p["stores_ns"] * p["repeats"] for p in row["phases"])
     experts = next(p for p in row["phases"] if p["name"] == "experts")
     cells = [
         f"{row['mode']} {row['context'] // 1024}K",

@@ -27,7 +27,7 @@ COLUMNS = (
     "burst_kib",
     "compute_us",
     "v_over_r_us",
-    "stall_us",
+    "stores_us",
     "stalled",
     "total_us",
     "advised_us",
@@ -55,7 +55,7 @@ class PhasePrediction:
         Time with nothing stored: tensor cores or local memory, and waits for each other.
     link_ns : float
         V/R of the stores, and of the pulls.
-    stall_ns : float
+    stores_ns : float
         What the stores add.
     backpressure : bool
         Whether any store is predicted to take more than 1.1 T0.
@@ -77,7 +77,7 @@ class PhasePrediction:
     burst_bytes: float
     compute_ns: float
     link_ns: float
-    stall_ns: float
+    stores_ns: float
     backpressure: bool
     stalled_share: float
     total_ns: float
@@ -144,7 +144,7 @@ class WorkloadPrediction:
                 p.burst_bytes / 1024,
                 p.compute_ns * 1e-3,
                 p.link_ns * 1e-3,
-                p.stall_ns * 1e-3,
+                p.stores_ns * 1e-3,
                 f"{p.stalled_share:.0%}" if p.backpressure else "no",
                 p.total_ns * 1e-3,
                 p.advised_ns * 1e-3,
@@ -267,7 +267,7 @@ def _phase(phase: Phase, advice: TaskAdvice | None, link: float) -> PhasePredict
             burst_bytes=0.0,
             compute_ns=phase.compute_ns,
             link_ns=phase.pull_bytes / link,
-            stall_ns=0.0,
+            stores_ns=0.0,
             backpressure=False,
             stalled_share=0.0,
             total_ns=total,
@@ -291,7 +291,7 @@ def _phase(phase: Phase, advice: TaskAdvice | None, link: float) -> PhasePredict
         burst_bytes=volume / max(int(storing.sum()), 1),
         compute_ns=present.without_stores_ns,
         link_ns=volume / link,
-        stall_ns=present.stores_ns,
+        stores_ns=present.stores_ns,
         backpressure=bool(stalled.any()),
         stalled_share=float(stalled.mean()) if stalled.size else 0.0,
         total_ns=present.total_ns,
