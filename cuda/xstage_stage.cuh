@@ -6,10 +6,12 @@
 #ifndef XSTAGE_STAGE
 #define XSTAGE_STAGE
 
+#ifndef XSTAGE_BOTH
 #ifdef __CUDACC__
 #define XSTAGE_BOTH __host__ __device__
 #else
 #define XSTAGE_BOTH
+#endif
 #endif
 
 namespace xstage {

@@ -15,6 +15,14 @@
 #ifndef XSTAGE_STAMPS_CUH
 #define XSTAGE_STAMPS_CUH
 
+#ifndef XSTAGE_BOTH
+#ifdef __CUDACC__
+#define XSTAGE_BOTH __host__ __device__
+#else
+#define XSTAGE_BOTH
+#endif
+#endif
+
 namespace xstage {
 
 struct StampFile {  // mirrored by FILE in xstage_bench/stamps/layout.py, as are the others
@@ -33,7 +41,7 @@ constexpr unsigned stamp_magic = 0x50545358u;  // "XSTP" in a little-endian file
 constexpr unsigned burst_stamp = 1, compute_stamp = 2, wait_stamp = 3, signal_stamp = 4;
 constexpr unsigned no_event = 0xffffffu;
 
-constexpr unsigned long long stamps_bytes(unsigned slots, unsigned records) {
+XSTAGE_BOTH constexpr unsigned long long stamps_bytes(unsigned slots, unsigned records) {
   return sizeof(StampFile) + slots * (sizeof(StampSlot) + (unsigned long long)records * sizeof(Stamp));
 }
 

@@ -64,7 +64,7 @@ def choice(pacing: Pacing, model: Any, rng: np.random.Generator, found: dict[str
     per_round = min(pacing.run(stage, probe, "fixed", 1, "mma").total_cycles for _ in range(3)) / STEPS / 200
     found["cycles per round of mma"] = np.array(per_round)
     print(f"a round of mma.sync takes {per_round:.1f} cycles", flush=True)
-    for kind, tile, spread in (("even 32 KB", 32768, 0.0), ("even 16 KB", 16384, 0.0), ("uneven 32 KB", 32768, 0.6)):
+    for kind, tile, spread in (("even 32 KB", 32768, 0.0), ("even 16 KB", 16384, 0.0), ("uneven 16 KB", 16384, 0.8), ("uneven 32 KB", 32768, 0.6)):
         for load in LOADS:
             size = tile * np.exp(rng.normal(0, spread, STEPS) - spread**2 / 2)
             work = tile * 132 / stage.bytes_per_cycle / load * np.exp(rng.normal(0, spread, STEPS) - spread**2 / 2)
