@@ -63,8 +63,8 @@ int main() {
   while (scanf(" %c %u %u", &what, &bytes, &now) == 3) {
     if (what == 'n') pacer.note(bytes, now);
     if (what == 's') pacer.settle(now);
-    if (what == 'w') printf("%d %d %d %u %u\\n", pacer.would_stall(bytes, now), pacer.better_later(bytes, now), pacer.room_cycles(bytes), pacer.backlog_bytes(now),
-                            pacer.wait_cycles(bytes, now));
+    if (what == 'w') printf("%d %d %d %u %u\\n", pacer.would_stall(bytes, now), pacer.better_later(bytes, now),
+                            pacer.room_cycles(bytes), pacer.backlog_bytes(now), pacer.wait_cycles(bytes, now));
   }
 }
 """
