@@ -194,6 +194,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_attention(const 
       load(plan, base);
     } else if (XSTAGE_FLAGS != XSTAGE_FLAGS_NONE && threadIdx.x / 32 == 1) {
       publish(plan, base, threadIdx.x & 31, blockIdx.x, gridDim.x);
+    } else if (XSTAGE_FLAGS != XSTAGE_FLAGS_NONE && threadIdx.x / 32 == 2 && blockIdx.x == 0) {
+      await_flags(plan, threadIdx.x & 31);
     }
   } else {
     registers_raise<CONSUMERS == 2 ? 240 : 160>();

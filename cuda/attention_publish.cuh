@@ -1,5 +1,6 @@
 // Flags: a warp that computes nothing and stores nothing but flags publishes what the consumer warps have stored. A release waits for
-// everything outstanding on its SM, from whichever warp it comes (docs/fences.md); here nobody waits for it.
+// everything outstanding on its SM, from whichever warp it comes (docs/fences.md); here nobody waits for it. Another one watches what
+// the other ranks publish.
 #pragma once
 
 #include "attention_plan.cuh"
@@ -36,17 +37,21 @@ static __device__ __forceinline__ void publish_tile(const AttentionPlan &plan, u
   }
 }
 
-static __device__ bool wait_for_flags(const AttentionPlan &plan, u32 lane, u64 give_up) {
-  for (u32 w = 0; w < plan.wait_count; ++w) {
+// Watches from the start, so that in the end only the last flags are still to be seen. The launch ends when this does.
+static __device__ void await_flags(const AttentionPlan &plan, u32 lane) {
+  const u64 give_up = global_timer_ns() + plan.timeout_ns;
+  bool late = false;
+  for (u32 w = 0; w < plan.wait_count && !late; ++w) {
     const Wait wait = ((const Wait *)plan.waits)[w];
-    for (u32 i = lane; i < wait.count; i += 32)
-      while ((int)(flag_load((const u32 *)wait.words + i) - wait.per_launch * plan.epoch) < 0) {
-        if (global_timer_ns() > give_up) return false;
-        __nanosleep(100);
+    for (u32 i = lane; i < wait.count && !late; i += 32)
+      while ((int)(flag_load((const u32 *)wait.words + i) - wait.per_launch * plan.epoch) < 0 && !late) {
+        late = global_timer_ns() > give_up;
+        __nanosleep(500);
       }
+    late = __any_sync(0xffffffffu, late);
   }
   asm volatile("fence.acq_rel.sys;" ::: "memory");
-  return true;
+  if (lane == 0) *(Report *)plan.report = {global_timer_ns(), (u32)late, 0};
 }
 
 // The flag warp of a CTA with `count` tiles, every `stride`-th of the order from `first` on.
@@ -73,11 +78,5 @@ static __device__ void publish(const AttentionPlan &plan, u32 base, u32 lane, u3
   if (XSTAGE_FLAGS == XSTAGE_FLAGS_END && !late && lane < plan.owners && plan.flags[lane]) {
     __syncwarp(__activemask());
     flag_add((u32 *)plan.flags[lane]);
-  }
-  __syncwarp();
-  if (first == 0) {
-    const bool all = wait_for_flags(plan, lane, give_up);
-    late |= !__all_sync(0xffffffffu, all);
-    if (lane == 0) *(Report *)plan.report = {global_timer_ns(), (u32)late, 0};
   }
 }

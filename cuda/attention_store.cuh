@@ -41,9 +41,8 @@ static __device__ __forceinline__ void stage_rows(u32 base, u32 lane, const floa
   }
 }
 
-#if XSTAGE_STORE == XSTAGE_STORE_16
-static __device__ __forceinline__ void store_rows(const AttentionPlan &plan, u32 base, const Destination &to) {
-  __syncwarp();
+// 16 bytes a lane, whole rows of the head side by side. Rows beyond the last are left out.
+static __device__ __forceinline__ void store_by_lanes(const AttentionPlan &plan, u32 base, const Destination &to) {
   const u32 chunk = to.lane % CHUNKS, first = to.lane / CHUNKS;
   uint4 data[WARP_ROWS / ROWS_PER_STORE];
   uint4 *address[WARP_ROWS / ROWS_PER_STORE];
@@ -58,18 +57,24 @@ static __device__ __forceinline__ void store_rows(const AttentionPlan &plan, u32
   for (u32 i = 0; i < WARP_ROWS / ROWS_PER_STORE; ++i)
     if (address[i]) asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address[i]), "r"(data[i].x), "r"(data[i].y), "r"(data[i].z), "r"(data[i].w) : "memory");
 }
-#else
-// A box that reaches over the border between two owners is given to both: what lies outside of an owner's tensor is not written.
+
 static __device__ __forceinline__ void store_rows(const AttentionPlan &plan, u32 base, const Destination &to) {
+#if XSTAGE_STORE == XSTAGE_STORE_BULK
   async_proxy_fence();
   __syncwarp();
-  if (to.lane == 0 && to.row < plan.seq) {
-    const u32 last = min(to.row + WARP_ROWS, plan.seq) - 1;
-    for (u32 owner = to.row / plan.rows_per_owner; owner <= last / plan.rows_per_owner; ++owner)
+  if (to.row >= plan.seq) return;
+  const u32 owner = to.row / plan.rows_per_owner, last = (min(to.row + WARP_ROWS, plan.seq) - 1) / plan.rows_per_owner;
+  if (owner == last) {
+    if (to.lane == 0) {
 #pragma unroll
-      for (u32 h = 0; h < HALVES; ++h)
-        tensor_store(&plan.out_map[owner], base + h * STAGED_HALF, 64 * h, (int)to.row - (int)(owner * plan.rows_per_owner), to.head);
-    bulk_commit();
+      for (u32 h = 0; h < HALVES; ++h) tensor_store(&plan.out_map[owner], base + h * STAGED_HALF, 64 * h, to.row - owner * plan.rows_per_owner, to.head);
+      bulk_commit();
+    }
+    return;
   }
-}
+  // Rows of two owners: a box that begins before a tensor's first row ends the launch with an illegal instruction.
+#else
+  __syncwarp();
 #endif
+  store_by_lanes(plan, base, to);
+}

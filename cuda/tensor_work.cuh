@@ -99,18 +99,30 @@ static __device__ __forceinline__ void multiply(float (&d)[SUMS], u64 a, u64 b, 
       : "l"(a), "l"(b), "r"(keep));
 }
 
-// One wgmma lasts 64 cycles, so one in flight and one behind it keep the tensor cores busy.
+static __device__ __forceinline__ void commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
+
+// Four rounds to a group, one group in flight and one behind it; then the rest, one by one, which takes a little longer each.
 static __device__ __forceinline__ void work(Sums &sums, const char *operands, u32 rounds, u64) {
   const u32 at = (u32)__cvta_generic_to_shared(operands);
   const u64 a = descriptor(at), b = descriptor(at + 64 * 128);
-  rounds = __shfl_sync(0xffffffffu, rounds, 0);
+  const u32 uniform = __shfl_sync(0xffffffffu, rounds, 0);  // or ptxas takes the loops for divergent and waits after every wgmma
   u32 keep = 0;  // the first round of a task starts from zero, or the sums would grow for ever
 #pragma unroll 1
-  for (; rounds; --rounds) {
+  for (u32 fours = uniform / 4; fours; --fours) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    multiply(sums.v, a + 2 * (rounds & 3), b + 2 * (rounds & 3), keep);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+#pragma unroll
+    for (u32 k = 0; k < 4; ++k) multiply(sums.v, a + 2 * k, b + 2 * k, k ? 1 : keep);
+    commit();
+    keep = 1;
+  }
+#pragma unroll 1
+  for (u32 rest = uniform % 4; rest; --rest) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    multiply(sums.v, a, b, keep);
+    commit();
     keep = 1;
   }
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");

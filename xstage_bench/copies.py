@@ -7,7 +7,9 @@ until all is enqueued, the median of three samples; by the copy engine, and by a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,10 +18,12 @@ from xstage_bench.device import Device, Execution
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import PairError
 from xstage_bench.flavour import FLAVOURS
+from xstage_bench.record.json_file import read_json
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.trace import Trace
 
 SCHEMA_VERSION = 1
+COPIES_NAME = "copies.json"
 METHODS = ("copy_engine", "copy_kernel")
 BUFFER_BYTES = 512 << 20
 LOOPS, SAMPLES, WARMUPS = 16, 3, 4
@@ -27,6 +31,42 @@ LOOPS, SAMPLES, WARMUPS = 16, 3, 4
 CANDIDATES = ("st.v4", "bulk.1024", "bulk.2048", "bulk.4096", "bulk.8192", "tensor.8192", "tensor.16384")
 SUSTAINED_BYTES = 8 << 20  # per SM, 1.1 GB by all of an H200: the fence at the end is a third of a percent
 WARPS, EXECUTIONS = 4, 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """One row of the document: a method of copying, or a flavour, on one pair.
+
+    Parameters
+    ----------
+    pair, what, kind : str
+        `kind` is ``stores`` for a flavour, else the method.
+    n : int
+        Samples of all processes.
+    gb_per_s, half_width : float or None
+        Mean over processes of the median, and half of its 95 % interval.
+    share_of_line : float or None
+        Of the link's raw rate per direction.
+    reason : str or None
+        Why there is no number.
+    """
+
+    pair: str
+    what: str
+    kind: str
+    n: int
+    gb_per_s: float | None
+    half_width: float | None
+    share_of_line: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesDocument:
+    """What a report needs of ``copies.json``."""
+
+    schema_version: int
+    rows: list[Rate]
 
 
 class Copier(Device, Protocol):
@@ -112,30 +152,56 @@ def measure_copies(
                     failed[pair] = error.message
         finally:
             device.close()
-    rows = [_row(pair, what, each, document["line_rate_gb_per_s"]) for (pair, what), each in rates.items()]
+    rows = [summarise(pair, what, each, document["line_rate_gb_per_s"]) for (pair, what), each in rates.items()]
     method = {"buffer_bytes": BUFFER_BYTES, "loops": LOOPS, "samples": SAMPLES, "sustained_bytes": SUSTAINED_BYTES, "warps": WARPS}
     return {**document, "method": method, "environment_after": snapshot(), "failed_pairs": failed, "rows": rows}
 
 
-def _row(pair: str, what: str, each: list[list[float]], line_rate: float | None) -> dict[str, Any]:
-    """Median within a process, mean over processes, with the half width of its 95 % interval."""
+def summarise(pair: str, what: str, each: Sequence[Sequence[float]], line_rate: float | None) -> Rate:
+    """Reduce samples: median within a process, mean over processes, with the half width of its 95 % interval.
+
+    Parameters
+    ----------
+    pair, what : str
+    each : sequence of sequence of float
+        GB/s of each sample, by process.
+    line_rate : float or None
+        GB/s.
+    """
     from scipy.stats import t as student
 
-    medians = np.array([np.median(rates) for rates in each if rates])
-    row: dict[str, Any] = {"pair": pair, "what": what, "kind": what if what in METHODS else "stores", "n": sum(len(r) for r in each)}
+    kind = what if what in METHODS else "stores"
+    medians = np.array([np.median(rates) for rates in each if len(rates)])
     if not medians.size:
-        return row | {"gb_per_s": None, "half_width": None, "share_of_line": None, "reason": "no valid samples"}
+        missing = {"gb_per_s": None, "half_width": None, "share_of_line": None}
+        return Rate(pair=pair, what=what, kind=kind, n=0, reason="no valid samples", **missing)
     mean = float(medians.mean())
     reach = float(student.ppf(0.975, medians.size - 1) * medians.std(ddof=1) / medians.size**0.5) if medians.size > 1 else None
-    return row | {
-        "gb_per_s": round(mean, 2),
-        "half_width": None if reach is None else round(reach, 2),
-        "share_of_line": None if line_rate is None else round(mean / line_rate, 4),
-        "reason": None,
-    }
+    return Rate(
+        pair=pair,
+        what=what,
+        kind=kind,
+        n=sum(len(rates) for rates in each),
+        gb_per_s=round(mean, 2),
+        half_width=None if reach is None else round(reach, 2),
+        share_of_line=None if line_rate is None else round(mean / line_rate, 4),
+        reason=None,
+    )
 
 
-def best_stores(document: dict[str, Any], pair: str) -> dict[str, Any] | None:
-    """Return the row of the flavour that drains fastest; null when none was measured."""
-    rows = [r for r in document["rows"] if r["pair"] == pair and r["kind"] == "stores" and r["gb_per_s"] is not None]
-    return max(rows, key=lambda r: float(r["gb_per_s"]), default=None)
+def load_copies(folder: Path) -> list[Rate]:
+    """Read ``copies.json`` of a run folder; empty when it has none.
+
+    Raises
+    ------
+    DataError
+        It is no such document, or one of a newer version.
+    """
+    path = folder / COPIES_NAME
+    return read_json(path, CopiesDocument, newest=SCHEMA_VERSION).rows if path.exists() else []
+
+
+def best_stores(rows: Sequence[Rate], pair: str) -> Rate | None:
+    """Return the flavour that drains fastest; None when none was measured."""
+    mine = [r for r in rows if r.pair == pair and r.kind == "stores" and r.gb_per_s is not None]
+    return max(mine, key=lambda r: r.gb_per_s or 0.0, default=None)

@@ -12,7 +12,7 @@ import numpy as np
 
 from xstage_bench.doctor import Finding
 from xstage_bench.model.document import Model, PairModel
-from xstage_bench.model.headline import headline_entry
+from xstage_bench.model.headline import free_entry, headline_entry
 from xstage_bench.model.resample import MIN_PROCESSES
 
 if TYPE_CHECKING:
@@ -223,12 +223,12 @@ def _second_knee(valid: pd.DataFrame) -> Finding:
 
 
 def _fitted(pair: PairModel) -> list[Finding]:
-    entry = headline_entry(pair)
-    if entry is None:
+    entry, free = headline_entry(pair), free_entry(pair)
+    if entry is None or free is None:
         return [Finding(f"pair {pair.pair} fit", "warn", "nothing was fitted", "xstage run --only isolated")]
     found = []
-    at = f"K = {entry.producers}, W = {entry.warps}"
-    for name, number in (("R", entry.drain_gb_per_s), ("Q", entry.capacity_bytes), ("T0", entry.t0_cycles)):
+    for name, one, number in (("R", entry, entry.drain_gb_per_s), ("Q", entry, entry.capacity_bytes), ("T0", free, free.t0_cycles)):
+        at = f"K = {one.producers}, W = {one.warps}"
         check = f"pair {pair.pair} {name}"
         if number.value is None:
             hint = "add larger bursts" if name == "Q" else "add burst sizes"

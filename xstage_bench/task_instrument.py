@@ -6,19 +6,19 @@ begin a task, to signal, and until a signal is seen elsewhere. They are measured
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.estimate import Estimate, over_processes
 from xstage_bench.task_schedule import NONE, Form, Publish, TaskSchedule, TaskTrace
 
 _CYCLES = 6000
-_SIZES = (16, 64)  # warp-stores per warp of the two lengths that give a store's cost
+_STORES = (1, 2, 4, 8, 16, 64)  # warp-stores per warp of a lone SM's tasks
+_LONG = 64  # of tasks that saturate the link
 
 
 def probes(source: int, destination: int, producers: int, warps: int = 4) -> dict[str, TaskSchedule]:
@@ -47,13 +47,20 @@ def probes(source: int, destination: int, producers: int, warps: int = 4) -> dic
     order = np.concatenate((np.arange(0, hops, 2), np.arange(1, hops, 2)))
     chain = tasks(2, hops // 2, "single", waits_for=order - 1, signals=order)
     found |= {f"event.{publish}": replace(chain, publish=publish) for publish in get_args(Publish)}
-    size = np.resize(_SIZES, 32) * warps * 512
-    found["store"] = tasks(1, 32, "ping_pong", bytes=size, remote_bytes=size, compute_cycles=np.full(32, 4 * _CYCLES))
-    return found
+    size = np.resize(_STORES, 6 * len(_STORES)) * warps * 512
+    found["store"] = tasks(1, size.size, "ping_pong", bytes=size, remote_bytes=size, compute_cycles=np.full(size.size, 4 * _CYCLES))
+    long = np.full(8 * producers, _LONG * warps * 512)
+    one = tasks(producers, 8, "single", bytes=long, remote_bytes=long, compute_cycles=0 * long)
+    return found | {"drain.one_way": one, "drain.both_ways": replace(one, both_ways=True)}
 
 
-def constants(traces: dict[str, Sequence[TaskTrace]]) -> dict[str, Estimate]:
-    """Reduce the traces of `probes`, several repetitions of each, to one Estimate per cost.
+def constants(found: Mapping[str, Sequence[tuple[int, TaskTrace]]]) -> dict[str, Estimate]:
+    """Reduce the traces of `probes` to one Estimate per cost.
+
+    Parameters
+    ----------
+    found : mapping of str to sequence of (int, TaskTrace)
+        By the probe's name: each repetition with the fresh process that it was measured in.
 
     Returns
     -------
@@ -62,16 +69,18 @@ def constants(traces: dict[str, Sequence[TaskTrace]]) -> dict[str, Estimate]:
         ``compute_excess_cycles.FORM``: compute measured minus asked.
         ``signal_cycles.PUBLISH``: from the end of compute to the end of the signal with nothing outstanding.
         ``event_cycles.PUBLISH``: from the end of the last signal to the start of a task of another SM that waits for it.
-        ``store_cycles_per_warp_store``, ``store_entry_cycles``: of one warp, nothing in the way: n stores take entry + n * cost.
+        ``store_cycles.N``: issue of N warp-stores per warp by one SM alone.
+        ``drain_gb_per_s.one_way``, ``drain_gb_per_s.both_ways``: all bytes over the time until a fence of every producer has returned.
     """
-    found: dict[str, list[float]] = {}
-    for name, repetitions in traces.items():
+    values: dict[str, list[tuple[int, float]]] = {}
+    for name, repetitions in found.items():
         kind, _, what = name.partition(".")
-        for trace in repetitions:
+        for process, trace in repetitions:
             if trace.status == "ok":
                 for key, value in _READ[kind](trace).items():
-                    found.setdefault(f"{key}.{what}" if what else key, []).append(value)
-    return {key: _estimate(values) for key, values in found.items()}
+                    values.setdefault(f"{key}.{what}" if what else key, []).append((process, value))
+    statistic = "mean over tasks, or median where sizes differ"
+    return {k: over_processes(np.array([x for _, x in v]), np.array([p for p, _ in v]), statistic) for k, v in values.items()}
 
 
 def _turn(trace: TaskTrace) -> dict[str, float]:
@@ -100,12 +109,14 @@ def _store(trace: TaskTrace) -> dict[str, float]:
     s = trace.schedule
     took = _cycles(trace, trace.store_end_ns - trace.compute_end_ns)
     stores = s.bytes // (s.warps * s.warp_store_bytes)
-    few, many = (float(np.median(took[stores == n][1:])) for n in _SIZES)
-    per = (many - few) / (_SIZES[1] - _SIZES[0])
-    return {"store_cycles_per_warp_store": per, "store_entry_cycles": few - _SIZES[0] * per}
+    return {f"store_cycles.{n}": float(np.median(took[stores == n][1:])) for n in _STORES}
 
 
-_READ = {"turn": _turn, "signal": _signal, "event": _event, "store": _store}
+def _drain(trace: TaskTrace) -> dict[str, float]:
+    return {"drain_gb_per_s": trace.schedule.volume_bytes / trace.visible_ns}
+
+
+_READ = {"turn": _turn, "signal": _signal, "event": _event, "store": _store, "drain": _drain}
 
 
 def _cycles(trace: TaskTrace, ns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -114,15 +125,3 @@ def _cycles(trace: TaskTrace, ns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _compute(trace: TaskTrace) -> NDArray[np.float64]:
     return _cycles(trace, trace.compute_end_ns - trace.start_ns)
-
-
-def _estimate(values: list[float], level: float = 0.95) -> Estimate:
-    """Mean over repetitions, with a t interval."""
-    n = len(values)
-    mean = float(np.mean(values))
-    if n < 3:
-        return Estimate.missing(f"{n} repetitions, at least 3 are needed", "mean over repetitions of the mean over tasks")
-    error = float(np.std(values, ddof=1)) / n**0.5
-    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
-    statistic = "mean over repetitions of the mean over tasks"
-    return Estimate(value=mean, standard_error=error, low=mean - half, high=mean + half, level=level, statistic=statistic)

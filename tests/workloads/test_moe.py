@@ -140,10 +140,11 @@ def test_golden_tiles_of_keye():
     assert s.warps == 4
 
 
-def test_experts_per_wave_is_the_fewest_that_fill_the_sms():
-    assert default_experts_per_wave(moe_shape("keye-vl-2"), 256, 16, 132) == 8  # 24 tiles each: 6 fill, 8 divides 16
+def test_experts_per_wave_is_the_fewest_that_fill_the_sms_twice():
+    assert default_experts_per_wave(moe_shape("keye-vl-2"), 256, 16, 132) == 16  # 24 tiles each: 11 fill 264, 16 divides 16
     assert default_experts_per_wave(moe_shape("keye-vl-2"), 4096, 16, 132) == 1
-    assert default_experts_per_wave(moe_shape("qwen3.5"), 10, 64, 132) == 16  # 16 tiles each: 9 fill, 16 divides 64
+    assert default_experts_per_wave(moe_shape("qwen3.5"), 10, 64, 132) == 32  # 16 tiles each: 17 fill 264, 32 divides 64
+    assert default_experts_per_wave(moe_shape("hy3"), 171, 24, 132) == 6
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, processes: i
 
 
 def _text(document: dict[str, Any]) -> str:
-    rows = [[r["pair"], r["what"], r["gb_per_s"], r["half_width"], r["share_of_line"], r["n"]] for r in document["rows"]]
+    rows = [[r.pair, r.what, r.gb_per_s, r.half_width, r.share_of_line, r.n] for r in document["rows"]]
     return table(["pair", "what", "GB/s", "±", "share of the line rate", "samples"], rows)
 
 

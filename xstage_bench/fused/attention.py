@@ -5,13 +5,13 @@ Pure numpy but for `Attention`, which needs a GPU. The dtypes mirror the structs
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.compile import HOPPER, compile_kernel
 from xstage_bench.errors import UsageError, WaivedError
 
 MAX_OWNERS = 16
@@ -100,24 +100,36 @@ class Build:
 
     def cubin(self) -> bytes:
         """Compile; needs no GPU."""
-        return compile_kernel("attention.cu", "sm_90a", self.defines())
+        return compile_kernel("attention.cu", HOPPER, self.defines())
 
 
-#: The fastest build of each head dimension on H200, all builds of docs/ulysses.md compared.
-BEST: dict[int, Build] = {128: Build(128, 160, 2), 64: Build(64, 128, 3)}
+#: Builds to choose from, by head dimension and way to store, the fastest per row first (docs/ulysses.md has all that were compared). Bulk
+#: stores need the staged rows to lie beside the queries: over them, the next queries would wait for the link.
+BUILDS: dict[tuple[int, Store], tuple[Build, ...]] = {
+    (128, "st.v4"): (Build(128, 176, 2, store="st.v4"),),
+    (128, "bulk"): (Build(128, 160, 2, store="bulk"),),
+    (64, "st.v4"): (Build(64, 128, 3, store="st.v4"), Build(64, 192, 2, store="st.v4")),
+    (64, "bulk"): (Build(64, 128, 3, store="bulk"), Build(64, 192, 2, store="bulk")),
+}
 
 
-def best_build(head_dim: int, store: Store = "st.v4", flags: Flags = "none", *, stamps: bool = False) -> Build:
-    """Return the fastest build for a head dimension.
+def best_build(head_dim: int, store: Store, seq: int, heads: int, sms: int) -> Build:
+    """Return the build that needs the fewest waves of tiles, each counted with its rows.
 
     Raises
     ------
     UsageError
         The kernel does not exist for this head dimension.
     """
-    if head_dim not in BEST:
-        raise UsageError(f"head dimension {head_dim}", f"the attention kernel has {' and '.join(map(str, sorted(BEST)))}")
-    return replace(BEST[head_dim], store=store, flags=flags, stamps=stamps)
+    if (head_dim, store) not in BUILDS:
+        known = sorted({d for d, _ in BUILDS})
+        raise UsageError(f"head dimension {head_dim}", f"the attention kernel has {' and '.join(map(str, known))}")
+
+    def rows(build: Build) -> int:
+        tiles = heads * -(-seq // build.tile_rows)
+        return -(-tiles // sms) * build.tile_rows
+
+    return min(BUILDS[head_dim, store], key=rows)
 
 
 class Attention:

@@ -51,7 +51,7 @@ class Gate:
         for gpu, event in zip(self._gpus, end, strict=True):
             gpu.use()
             event.synchronize()
-        if any(gpu.was_late() for gpu in self._gpus):
+        if variant.late() or any(gpu.was_late() for gpu in self._gpus):
             raise XStageError(f"variant '{variant.name}': a rank waited for 2 s in vain", "run compute-sanitizer on a small shape")
         return np.array([gpu.elapsed_us(a, b) for gpu, a, b in zip(self._gpus, begin, end, strict=True)])
 
@@ -73,21 +73,26 @@ def interleave(gate: Gate, variants: Sequence[Variant], repetitions: int, rng: n
     return {name: np.array(rows) for name, rows in times.items()}
 
 
-def spread(samples: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the median of the slowest rank's times with an order-statistic 95 % interval, and how many there are.
+def spread(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the median with an order-statistic 95 % interval, and how many values there are.
 
-    The interval takes the k-th smallest and largest sample, k the largest for which a binomial median lies between them with 95 %; below
-    6 samples there is none.
+    The interval runs from the k-th smallest to the k-th largest value, k the largest for which a median lies outside with at most 5 %
+    (binomial); below 6 values there is none.
     """
     from scipy.stats import binom
 
-    slowest = np.sort(samples.max(axis=1))
-    n = slowest.size
-    k = int(binom.ppf(0.025, n, 0.5))
+    ordered = np.sort(values)
+    n = ordered.size
+    k = int(binom.ppf(0.025, n, 0.5))  # P(fewer than k below the median) <= 2.5 %
     inside = n >= 6
     return {
-        "value": float(np.median(slowest)),
-        "low": float(slowest[max(k - 1, 0)]) if inside else None,
-        "high": float(slowest[min(n - k, n - 1)]) if inside else None,
+        "value": float(np.median(ordered)),
+        "low": float(ordered[k - 1]) if inside else None,
+        "high": float(ordered[n - k]) if inside else None,
         "n": int(n),
     }
+
+
+def slowest(times: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """Return the time of the slowest rank in each round: the work is done when all ranks are."""
+    return {name: rows.max(axis=1) for name, rows in times.items()}

@@ -90,16 +90,20 @@ def awaited(placing: Placing, build: Build, rank: int, ctas: int, address: Mappi
     """
     p = placing.problem
     blocks = blocks_of(p.seq, build.tile_rows)
-    rows = []
-    for source in placing.sources:
-        for owner in range(p.ranks):
-            mine = blocks_of_owner(p, build.tile_rows, owner)
-            if source == rank or not mine or placing.device_of(source, owner) != placing.devices[rank]:
-                continue
-            base = address[source, owner]
-            if build.flags == "tile":
-                heads = range(source * p.local_heads, (source + 1) * p.local_heads)
-                rows += [(base + 4 * (head * blocks + mine.start), len(mine), 1) for head in heads]
-            else:
-                rows.append((base, 1, ctas if build.flags == "end" else len(mine) * p.local_heads))
+    here = [
+        (source, owner, mine)
+        for source in placing.sources
+        for owner in range(p.ranks)
+        if source != rank and placing.device_of(source, owner) == placing.devices[rank]
+        and (mine := blocks_of_owner(p, build.tile_rows, owner))
+    ]  # fmt: skip
+    if build.flags == "tile":
+        # Head by head, as they are computed: when the last tile arrives, few entries are left to be looked at.
+        rows = [
+            (address[source, owner] + 4 * ((source * p.local_heads + head) * blocks + mine.start), len(mine), 1)
+            for head in range(p.local_heads)
+            for source, owner, mine in here
+        ]
+    else:
+        rows = [(address[s, o], 1, ctas if build.flags == "end" else len(mine) * p.local_heads) for s, o, mine in here]
     return np.array(rows, dtype=WAIT)

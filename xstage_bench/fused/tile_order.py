@@ -61,15 +61,6 @@ def local_between(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, c
     return _by_turns(heads, np.concatenate([local, remote])[np.argsort(at, kind="stable")])
 
 
-def local_last(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, ctas: int) -> NDArray[np.uint32]:
-    """Remote tiles first, so that the link has drained when the last tiles, local ones, are done."""
-    owner = owner_of_block(seq, tile_rows, ranks)
-    local, remote = np.flatnonzero(owner == rank), np.flatnonzero(owner != rank)
-    remote = remote[_turns(owner[remote])]
-    first, last = _by_turns(heads, remote), _by_turns(heads, local)
-    return np.concatenate([first, last])
-
-
 def _turns(owner: NDArray[np.int64]) -> NDArray[np.int64]:
     """Order in which the k-th tile of every owner comes before the k+1-st of any."""
     rank_within = np.zeros(owner.size, dtype=np.int64)
@@ -90,5 +81,4 @@ ORDERS: dict[str, Order] = {
     "owner-interleaved": owner_interleaved,
     "rotated": rotated,
     "local-between": local_between,
-    "local-last": local_last,
 }

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.attention import Build, Flags
+from xstage_bench.fused.attention import REPORT, STAMP, Build, Flags
+from xstage_bench.fused.gpu import Gpu
 from xstage_bench.fused.nccl import Nccl
 from xstage_bench.fused.plans import awaited, flag_words
 from xstage_bench.fused.rig import Rig
@@ -32,11 +33,18 @@ class Variant:
         Queues it for every rank.
     delivers : bool
         Whether the rows are with their owners afterwards.
+    reports : tuple of (Gpu, int)
+        Where each rank's kernel says whether a flag came too late.
     """
 
     name: str
     queue: Callable[[], None]
     delivers: bool = True
+    reports: tuple[tuple[Gpu, int], ...] = ()
+
+    def late(self) -> bool:
+        """Whether a rank waited in vain for a flag in the last launch."""
+        return any(bool(gpu.download(address, REPORT)["timed_out"][0]) for gpu, address in self.reports)
 
 
 def alone(rig: Rig, build: Build) -> Variant:
@@ -63,12 +71,39 @@ def fused(rig: Rig, build: Build, order: str, flags: Flags = "none") -> Variant:
         for o in range(p.ranks)
         if p.rows_of(o)
     }
+    reports = [rig.take(gpu, REPORT.itemsize) for gpu in rig.gpus]
     for rank, (gpu, plan) in enumerate(zip(rig.gpus, plans, strict=True)):
         for owner in range(p.ranks):
             plan["flags"][0, owner] = words.get((rank, owner), 0)
         plan["waits"], plan["wait_count"] = rig.upload(gpu, awaited(placing, build, rank, ctas[0], words))
-        plan["report"] = rig.take(gpu, 16)
-    return Variant(name, _attention(rig, build, plans))
+        plan["report"] = reports[rank]
+    return Variant(name, _attention(rig, build, plans), reports=tuple(zip(rig.gpus, reports, strict=True)))
+
+
+def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
+    """Execute once with a time stamp around each tile's parts, alone (`order` None) or fused, and return the `STAMP`s of rank 0.
+
+    Returns
+    -------
+    ndarray of STAMP, shape (tiles, consumers)
+        In the order of the tiles.
+    """
+    build = replace(build, stamps=True)
+    name = order or IN_ORDER
+    plans, places = [], []
+    for r, gpu in enumerate(rig.gpus):
+        plan = rig.plan_owners(r, build, name, gpu.sms, rig.owners(r)) if order else rig.plan_local(r, build, name, gpu.sms)
+        tiles = int(plan["tiles"][0])
+        places.append(rig.take(gpu, tiles * build.consumers * STAMP.itemsize))
+        plan["stamps"] = places[-1]
+        plans.append(plan)
+    queue = _attention(rig, build, plans)
+    for _ in range(2):  # the first one loads the kernel, and its ranks do not begin together
+        queue()
+        for gpu in rig.gpus:
+            gpu.synchronize()
+    tiles = int(plans[0]["tiles"][0])
+    return rig.gpus[0].download(places[0], STAMP, tiles * build.consumers).reshape(tiles, build.consumers)
 
 
 def then_push(rig: Rig, build: Build) -> Variant:
@@ -123,7 +158,7 @@ def beside_copying_sms(rig: Rig, build: Build, sms: int) -> Variant:
         flags = rig.take(gpu, 4 * flag_words(rig.problem, build))
         plan = rig.plan_owners(r, build, IN_ORDER, ctas, to)
         plan["flags"][0, : rig.problem.ranks] = flags
-        plan["report"] = rig.take(gpu, 16)
+        plan["report"] = rig.take(gpu, REPORT.itemsize)
         plans.append(plan)
         tables.append(
             rig.upload(gpu, tiles_to_owners(rig.placing, build, r, rig.order(r, IN_ORDER, build, ctas)[1], staged, addresses, flags))

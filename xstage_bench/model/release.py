@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FloatArray = NDArray[np.float64]
-PROBE = "fences"
+#: Probes whose bursts end in a completion that is to be priced.
+PROBES = ("fences", "bulk_fences")
 STATISTIC = "drain_mean"
 LEVEL = 0.95
 _MIN_SIZES = 4
@@ -129,7 +130,7 @@ def release_laws(rows: pd.DataFrame, sm_clock_mhz: float) -> list[ReleaseLaw]:
     """
     if "completion" not in rows:
         return []
-    mine = rows[(rows["probe"] == PROBE) & (rows["start"] == "isolated") & (rows["burst"] == 0)]
+    mine = rows[rows["probe"].isin(PROBES) & (rows["start"] == "isolated") & (rows["burst"] == 0)]
     done = mine["completed_mean_cycles"].fillna(0.0) if "completed_mean_cycles" in mine else 0.0
     mine = mine.assign(cost=mine["drain_mean_cycles"] - done)  # of the completion alone, after a bulk copy's own wait
     return list(_laws(mine[np.isfinite(mine["cost"].to_numpy(dtype=np.float64))], sm_clock_mhz))

@@ -8,7 +8,6 @@ and others only short ones whenever its period divides their number. The deal is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
@@ -17,9 +16,10 @@ from numpy.typing import NDArray
 from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.task_schedule import NONE, Publish, TaskSchedule
-from xstage_bench.workloads.rates import tensor_core_rate
+from xstage_bench.workloads.deal import deal_tiles
+from xstage_bench.workloads.rates import ELEMENT_BYTES, tensor_core_rate
 from xstage_bench.workloads.routing import rows_per_expert
-from xstage_bench.workloads.shapes import TILE, MoEShape, moe_shape
+from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE, MoEShape, moe_shape
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -30,8 +30,8 @@ DEPENDENCIES: tuple[str, ...] = get_args(Dependencies)
 PHASES = ("linear1", "linear2")
 #: In Linear-1 tiles per producer; one to two was best nearly everywhere in the skeleton's measurements.
 DEFAULT_LEAD = 1.0
+WAVE_FILL = 2
 MAX_EP = 8
-SM_CLOCK_MHZ = 1980.0
 
 
 class TileOptions(TypedDict, total=False):
@@ -47,6 +47,7 @@ class TileOptions(TypedDict, total=False):
     publish: Publish
     flops_per_sm: float | None
     row_bytes: int | None
+    read_gb_per_s: float | None
     sm_clock_mhz: float
     flavour: str
     name: str
@@ -75,8 +76,8 @@ def moe_tasks(
         Ranks of the layer, 1 to 8, dividing the experts. On two GPUs more than 2 are emulated for the sender: `remote_share` of the bytes
         goes to the one peer.
     experts_per_wave : int, optional
-        Consecutive local experts of one wave; default: the fewest whose Linear-1 tiles fill the producers, rounded up to a divisor of the
-        local experts (the rule of the public Expert-Wave kernel).
+        Consecutive local experts of one wave; default: the fewest whose Linear-1 tiles fill the producers twice, rounded up to a divisor
+        of the local experts (the rule of the public Expert-Wave kernel, which allows for uneven experts).
     routing : {'balanced', 'skewed'}
     seed : int
     rank : int
@@ -117,9 +118,9 @@ def check_expert_parallel(shape: MoEShape, ep: int) -> None:
 
 
 def default_experts_per_wave(shape: MoEShape, rows: float, local: int, producers: int) -> int:
-    """Return the fewest experts, dividing `local`, whose Linear-1 tiles fill `producers` SMs at `rows` rows an expert."""
+    """Return the fewest experts, dividing `local`, whose Linear-1 tiles fill `producers` SMs `WAVE_FILL` times at `rows` rows each."""
     tiles = max(1, int(np.ceil(rows / TILE))) * shape.linear1_tiles
-    fewest = min(local, int(np.ceil(producers / tiles)))
+    fewest = min(local, int(np.ceil(WAVE_FILL * producers / tiles)))
     return next(n for n in range(fewest, local + 1) if local % n == 0)
 
 
@@ -152,6 +153,7 @@ def tasks_of_blocks(
     publish: Publish = "release.gpu",
     flops_per_sm: float | None = None,
     row_bytes: int | None = None,
+    read_gb_per_s: float | None = None,
     sm_clock_mhz: float = SM_CLOCK_MHZ,
     flavour: str = "st.v4",
     name: str = "",
@@ -183,6 +185,9 @@ def tasks_of_blocks(
         FLOP/s; default: `rates.tensor_core_rate`.
     row_bytes : int, optional
         Of one combined row of `hidden` elements; default 2 each.
+    read_gb_per_s : float, optional
+        Of local memory, all producers together: a tile takes no less time than its weights to arrive. For decoding, where each expert has
+        one block and its weights are read once.
     sm_clock_mhz : float
         At which that rate holds: turns seconds into cycles.
     flavour : str
@@ -195,7 +200,9 @@ def tasks_of_blocks(
         raise UsageError(f"a lead of {ahead:g} with dependencies '{dependencies}'", "0 or more; at least 1 wave where waves depend")
     rate = tensor_core_rate(dtype).flops_per_sm if flops_per_sm is None else flops_per_sm
     tiles = deal_tiles(wave, shape.linear1_tiles, shape.linear2_tiles, producers, order, ahead, dependencies)
-    cycles = [round(2 * TILE * TILE * k / rate * sm_clock_mhz * 1e6) for k in (shape.hidden, shape.inter)]
+    read = np.inf if read_gb_per_s is None else read_gb_per_s * 1e9 / producers
+    seconds = [max(2 * TILE * TILE * k / rate, TILE * k * ELEMENT_BYTES[dtype] / read) for k in (shape.hidden, shape.inter)]
+    cycles = [round(s * sm_clock_mhz * 1e6) for s in seconds]
     stored = np.where(tiles.second, _tile_bytes(shape, rows, row_bytes, flavour)[tiles.block], 0)
     unit = FLAVOURS[flavour].warp_store_bytes
     waves = np.zeros_like(wave) if order == "serial" else wave
@@ -217,41 +224,6 @@ def tasks_of_blocks(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Deal:
-    """Output tiles in the order in which each producer executes its own; arrays of shape (tiles,).
-
-    Parameters
-    ----------
-    producer : ndarray of int
-        Ascending.
-    second : ndarray of bool
-        Linear-2 instead of Linear-1.
-    block, column : ndarray of int
-        Block of rows, and tile of columns within it.
-    """
-
-    producer: IntArray
-    second: NDArray[np.bool_]
-    block: IntArray
-    column: IntArray
-
-
-def deal_tiles(wave: IntArray, n1: int, n2: int, producers: int, order: str, lead: float, dependencies: str) -> Deal:
-    """Deal the tiles of blocks to producers, `n1` of Linear-1 and `n2` of Linear-2 each; arguments as of `tasks_of_blocks`."""
-    if order == "serial":
-        wave = np.zeros_like(wave)
-    first, second = np.arange(wave.size * n1), np.arange(wave.size * n2)
-    producer = np.concatenate([first % producers, (first.size + second) % producers])
-    turn = np.lexsort((np.concatenate(_keys(wave, n1, n2, producers, order, lead, dependencies)), producer))
-    return Deal(
-        producer=producer[turn],
-        second=turn >= first.size,
-        block=np.concatenate([first // n1, second // n2])[turn],
-        column=np.concatenate([first % n1, second % n2])[turn],
-    )
-
-
 def _check_words(order: str, dependencies: str, remote_share: float) -> None:
     if order not in ORDERS:
         raise UsageError(f"unknown order '{order}'", f"use one of: {', '.join(ORDERS)}")
@@ -266,22 +238,3 @@ def _tile_bytes(shape: MoEShape, rows: IntArray, row_bytes: int | None, flavour:
     segment = (2 * shape.hidden if row_bytes is None else row_bytes) * TILE / shape.hidden
     unit = 4 * FLAVOURS[flavour].warp_store_bytes
     return np.ceil(rows * segment / unit).astype(np.int64) * unit
-
-
-def _keys(wave: IntArray, n1: int, n2: int, producers: int, order: str, lead: float, dependencies: str) -> tuple[FloatArray, FloatArray]:
-    """Place both kinds in one common order, so that no deal of it can dead-lock: every Linear-2 tile lies behind what it waits for.
-
-    Linear-1 tile i has key i, and a Linear-2 tile a key half below the number of Linear-1 tiles that must lie before it.
-    """
-    first, second = np.arange(wave.size * n1), np.arange(wave.size * n2)
-    ends = np.append(np.searchsorted(wave, np.arange(wave[-1] + 1)), wave.size) * n1
-    if order != "interleaved":
-        return first.astype(np.float64), ends[wave[second // n2] + 1] - 0.5
-    at = second * (n1 / n2)  # where the tile would stand with no lead
-    if dependencies == "wave":
-        # In waves, so that a wave's Linear-2 tiles spread over the Linear-1 tiles of the one that is `lead` later, whatever their sizes.
-        edges = np.arange(ends.size + int(np.ceil(lead)) + 1)
-        reach = np.append(ends, ends[-1] + (ends[-1] - ends[-2]) * np.arange(1, edges.size - ends.size + 1))
-        place = np.interp(np.interp(at, ends, np.arange(ends.size)) + lead, edges, reach)
-        return first.astype(np.float64), np.maximum(place, ends[wave[second // n2] + 1]) - 0.5
-    return first.astype(np.float64), np.maximum(at + n1 + lead * producers, (second // n2 + 1) * n1) - 0.5

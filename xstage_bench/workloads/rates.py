@@ -1,4 +1,4 @@
-"""Tensor-core rates: from the table beside this module until a document of the node's own has measured them."""
+"""Rates of what an SM does besides storing: tensor cores and local memory, from the tables beside this module."""
 
 from __future__ import annotations
 
@@ -37,3 +37,18 @@ def tensor_core_rate(dtype: str) -> TensorCoreRate:
         Neither ``bf16`` nor ``fp8``.
     """
     return find(_table(), dtype, "type of element")
+
+
+class MemoryRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """GB/s of all SMs together, where the number comes from, and whether it was measured."""
+
+    name: str = ""
+    gb_per_s: float
+    status: Literal["measured", "assumed"]
+    source: str
+
+
+@cache
+def memory_rates() -> dict[str, MemoryRate]:
+    """``l2`` and ``hbm``."""
+    return read_shapes("memory.toml", MemoryRate)

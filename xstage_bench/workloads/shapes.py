@@ -16,6 +16,8 @@ T = TypeVar("T")
 Grade = Literal["A", "B"]
 #: Rows and columns of one output tile of the GEMMs, and query rows of one tile of the attention.
 TILE = 128
+#: SM clock at which the rates beside this module hold.
+SM_CLOCK_MHZ = 1980.0
 
 
 class MoEShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +67,54 @@ class MoEShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def linear2_tiles(self) -> int:
         """Output tiles of the down projection of one block of 128 tokens."""
         return self.hidden // TILE
+
+
+class AttentionShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Non-causal attention of one layer, at one size of picture or film.
+
+    Parameters
+    ----------
+    name : str
+        Its table in attention.toml.
+    model : str
+    heads, head_dim : int
+    visual, text : int
+        Tokens of both kinds in the one sequence.
+    layers : int or None
+        Such layers in the model; None where no source was seen.
+    source : str
+    """
+
+    name: str = ""
+    model: str
+    heads: int
+    head_dim: int = 128
+    visual: int
+    text: int = 0
+    layers: int | None = None
+    source: str
+
+    @property
+    def tokens(self) -> int:
+        """Length of the sequence."""
+        return self.visual + self.text
+
+
+@cache
+def attention_shapes() -> dict[str, AttentionShape]:
+    """Every attention by name."""
+    return read_shapes("attention.toml", AttentionShape)
+
+
+def attention_shape(name: str) -> AttentionShape:
+    """Return one attention.
+
+    Raises
+    ------
+    UsageError
+        There is none of that name; the nearest one is suggested.
+    """
+    return find(attention_shapes(), name, "attention shape")
 
 
 @cache

@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -20,13 +20,14 @@ from xstage_bench.completion import completion_of, every_completion
 from xstage_bench.device import Compute, Execution, Gpu, Node
 from xstage_bench.device.cuda import layout, tasks, visibility, worker
 from xstage_bench.device.cuda import scene as scene_layout
+from xstage_bench.device.cuda.debug import timeout_scale
 from xstage_bench.device.cuda.variant import Variant, variant_of
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
 from xstage_bench.flavour import for_architecture
 from xstage_bench.layouts import LAYOUTS
 from xstage_bench.scene import Scene, SceneTrace
 from xstage_bench.schedule import HOST, Burst, Schedule
-from xstage_bench.task_schedule import TaskSchedule, TaskTrace
+from xstage_bench.task_schedule import Form, TaskSchedule, TaskTrace
 from xstage_bench.topology import read_topology
 from xstage_bench.trace import Trace
 from xstage_bench.visibility import Sighting, Watch
@@ -133,7 +134,7 @@ class CudaDevice:
         missing = [key for key in wanted if key not in self._loaded]
         if missing:
             self._send("prepare", missing)
-            self._receive(source, destination, _COMPILE_S * len(missing))
+            self._receive(source, destination, _COMPILE_S * timeout_scale() * len(missing))
             self._loaded.update(missing)
         for schedule in wanted.values():
             if (source, destination, schedule.flavour, schedule.layout) not in self._verified:
@@ -195,34 +196,44 @@ class CudaDevice:
         UsageError
             The replay cannot execute one of them.
         """
+        for found in self._executions(schedules, repetitions, compute, None):
+            yield tasks.unpack(*found)
+
+    def execute_paced(self, schedules: Sequence[TaskSchedule], pacer: str, *, repetitions: int, compute: Compute) -> Iterator[tasks.Paced]:
+        """Execute TaskSchedules of one role; a pacer is asked before each task's stores, `pacer` is its source (cuda/paced.cuh)."""
+        for found in self._executions(schedules, repetitions, compute, pacer):
+            yield tasks.unpack_paced(*found)
+
+    def _executions(
+        self, schedules: Sequence[TaskSchedule], repetitions: int, compute: Compute, pacer: str | None
+    ) -> Iterator[tuple[TaskSchedule, tasks.PackedTasks, Any]]:
         if not schedules:
             return
         a, b = schedules[0].source, schedules[0].destination
         if any((s.source, s.destination) != (a, b) for s in schedules):
             raise ValueError("all schedules of one call must have the same source and destination")
-        distinct = {id(s): i for i, s in reversed(list(enumerate(schedules)))}
         for flavour, both_ways in {(s.flavour, s.both_ways) for s in schedules}:
             self._check_tasks(a, b, flavour)
             if both_ways:
                 self._check_tasks(b, a, flavour)
-        packed = {key: self._pack_tasks(schedules[i], compute) for key, i in distinct.items()}
+        packed = {key: self._pack_tasks(s, compute, pacer) for key, s in {id(s): s for s in schedules}.items()}
         self._load_tasks(list(packed.values()))
         place = {key: i for i, key in enumerate(packed)}
         for _ in range(repetitions):
             for s in schedules:
-                yield tasks.unpack(packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)]))
+                yield s, packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)])
 
-    def tensor_rate(self, source: int, form: str, warps: int) -> tuple[str, tasks.Rate]:
+    def tensor_rate(self, source: int, form: Form, warps: int) -> tuple[str, tasks.Rate]:
         """Return the instruction that does tensor-core work here, and what it costs; measured when first asked for."""
         node = self.node()
         instruction = tasks.instruction_for("mma", warps, self._arch[source])
         key = (source, instruction, form, warps)
         if key not in self._rates:
             schedule = tasks.calibration(warps, form, node.gpus[source].sm_count, source)
-            packed = tasks.pack(schedule, {source: node.gpus[source].smids}, instruction, tasks.SPIN)
+            packed = tasks.pack(schedule, {source: node.gpus[source].smids}, instruction)
             self._load_tasks([packed])
             found = [tasks.rate_of(packed, self._execute_tasks(0, packed)[source]["stamps"]) for _ in range(5)][1:]
-            self._rates[key] = tasks.Rate(*(float(np.median([getattr(r, n) for r in found])) for n in ("entry_cycles", "round_cycles")))
+            self._rates[key] = tasks.Rate(*(float(x) for x in np.median([astuple(r) for r in found], axis=0)))
         return instruction, self._rates[key]
 
     def _check_tasks(self, source: int, destination: int, flavour: str) -> None:
@@ -236,22 +247,21 @@ class CudaDevice:
             plain = Schedule((Burst(0),), 1, source=source, destination=destination, flavour=flavour)
             self._prepare(source, destination, [Execution(plain)])
 
-    def _pack_tasks(self, schedule: TaskSchedule, compute: Compute) -> tasks.PackedTasks:
+    def _pack_tasks(self, schedule: TaskSchedule, compute: Compute, pacer: str | None) -> tasks.PackedTasks:
         gpus = self.node().gpus
         ends = (schedule.source, schedule.destination) if schedule.both_ways else (schedule.source,)
-        instruction, rate = "spin", tasks.SPIN
-        if compute == "mma":
-            instruction, rate = self.tensor_rate(schedule.source, schedule.form, schedule.warps)
-        return tasks.pack(schedule, {g: gpus[g].smids for g in ends}, instruction, rate)
+        smids = {g: gpus[g].smids for g in ends}
+        if compute == "spin":
+            return tasks.pack(schedule, smids, "spin", pacer=pacer)
+        return tasks.pack(schedule, smids, *self.tensor_rate(schedule.source, schedule.form, schedule.warps), pacer=pacer)
 
     def _load_tasks(self, packed: list[tasks.PackedTasks]) -> None:
-        s = packed[0].schedule
         self._send("tasks_load", packed)
-        self._receive(s.source, s.destination, _COMPILE_S * len({p.variant for p in packed}))
+        self._receive(packed[0].source, packed[0].destination, _COMPILE_S * len({p.variant for p in packed}) + 0.01 * len(packed))
 
     def _execute_tasks(self, which: int, packed: tasks.PackedTasks) -> Any:
         self._send("tasks_execute", which, self._next_tag(1) * 0x61C88647 & 0xFFFFFFFF)
-        return self._receive(packed.schedule.source, packed.schedule.destination, packed.expected_s)
+        return self._receive(packed.source, packed.destination, packed.expected_s)
 
     def _collect(self, flying: deque[layout.Batch], source: int, destination: int) -> list[Trace]:
         self._send("collect")
@@ -297,10 +307,11 @@ class CudaDevice:
         there.close()
         self._pipe = here
         self._loaded, self._verified = set(), set()
-        if not here.poll(_START_S):
+        if not here.poll(_START_S * timeout_scale()):
             self._kill()
             raise XStageError(
-                f"the CUDA worker did not start within {_START_S:.0f} s", "run 'xstage doctor'; try one GPU with CUDA_VISIBLE_DEVICES"
+                f"the CUDA worker did not start within {_START_S * timeout_scale():.0f} s",
+                "run 'xstage doctor'; try one GPU with CUDA_VISIBLE_DEVICES",
             )
         try:
             status, facts = here.recv()
@@ -323,11 +334,12 @@ class CudaDevice:
     def _receive(self, source: int, destination: int, expected_s: float) -> Any:
         assert self._pipe is not None
         pair = f"pair {source}>{destination}"
+        patience_s = (2 * expected_s + _GRACE_S) * timeout_scale()
         try:
-            if not self._pipe.poll(2 * expected_s + _GRACE_S):
+            if not self._pipe.poll(patience_s):
                 self._kill()
                 raise DeviceLostError(
-                    f"{pair}: the GPU did not answer within {2 * expected_s + _GRACE_S:.0f} s and its process was ended",
+                    f"{pair}: the GPU did not answer within {patience_s:.0f} s and its process was ended",
                     "likely causes: IOMMU or ACS on the path, a bridge half seated, the fabric manager; run 'xstage doctor'",
                 )
             status, payload = self._pipe.recv()

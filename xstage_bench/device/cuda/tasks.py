@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,36 +11,39 @@ from numpy.typing import NDArray
 
 from xstage_bench.device import Compute
 from xstage_bench.device.cuda.scene import REPETITION, STATE_DONE
+from xstage_bench.device.cuda.variant import OWN_FLAVOUR
 from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS, KINDS, Flavour
-from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, TaskSchedule, TaskTrace
+from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, Form, TaskSchedule, TaskTrace
 
 _U4, _U8 = "<u4", "<u8"
-TASK = np.dtype([(n, _U4) for n in ("compute", "stores", "remote", "waits_for", "target", "signals")])
-TASK_STAMP = np.dtype([(n, _U4) for n in ("start", "computed", "stored", "signalled")])
+TASK = np.dtype([(n, _U4) for n in ("compute", "stores", "remote", "waits_for", "target", "signals", "uneven", "pad")])
+TASK_STAMP = np.dtype([(n, _U4) for n in ("start", "computed", "stored", "signalled", "issue", "answer")])
 LIST = np.dtype([(n, _U4) for n in ("first", "count", "producer", "pad")])
 SEAL = np.dtype(
     [(n, _U4) for n in ("done_ns", "visible_ns")]
     + [(n, _U8) for n in ("epoch", "zero_ns", "clock", "timer_ns", "end_clock", "end_timer_ns")]
 )
 
-MAX_SM_TASKS = 3072  # lists and stamps are in shared memory
+MAX_SM_TASKS = 2560  # lists and stamps are in shared memory
 EVENT_BYTES = 32  # of one counter, see EVENT_STRIDE
 WINDOW_BYTES = 256 * 1024  # of one producer on the destination, and as much on the source; longer lists wrap around in it
 SHARED_BYTES = MAX_SM_TASKS * (TASK.itemsize + TASK_STAMP.itemsize) + 1024
 OPERAND_BYTES = (64 + 128) * 128  # of wgmma, see cuda/tensor_work.cuh
 INSTRUCTIONS = ("spin", "mma.sync", "wgmma")  # XSTAGE_COMPUTE
+PACER = "xstage_replay_pacer.cuh"
 _SLOW_GB_PER_S = 10.0  # for watchdogs only
 
 
 @dataclass(frozen=True, slots=True)
 class TaskVariant:
-    """What a launch is compiled for. `instruction` is one of `INSTRUCTIONS`."""
+    """What a launch is compiled for. `instruction` is one of `INSTRUCTIONS`; `pacer` is the source of a ReplayPacer (cuda/paced.cuh)."""
 
     form: str
     publish: str
     flavour: Flavour
     instruction: str
+    pacer: str | None = None
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions of ``cuda/tasks.cu``."""
@@ -53,7 +56,13 @@ class TaskVariant:
             "XSTAGE_BYTES": str(self.flavour.bytes),
             "XSTAGE_SHARED_BYTES": str(self.shared_bytes),
             **({"XSTAGE_OWN_FLAVOUR": "1"} if self.flavour.source is not None else {}),
+            **({"XSTAGE_PACED": "1"} if self.pacer is not None else {}),
         }
+
+    def headers(self) -> dict[str, str]:
+        """Return the sources that are no file of ``cuda/``, by the names under which they are included."""
+        found = {OWN_FLAVOUR: self.flavour.source, PACER: self.pacer}
+        return {name: text for name, text in found.items() if text is not None}
 
     @property
     def shared_bytes(self) -> int:
@@ -67,31 +76,81 @@ class TaskVariant:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What tensor-core work costs in SM cycles: a task of n rounds takes ``entry_cycles + n * round_cycles`` (docs/replay.md)."""
+    """What tensor-core work costs in SM cycles (docs/replay.md): n rounds take ``entry + (n // 4) * four + (n % 4) * one`` cycles."""
 
     entry_cycles: float
-    round_cycles: float
+    four_cycles: float
+    one_cycles: float
+
+    def cycles(self, rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what so many rounds take; nothing for none."""
+        took = self.entry_cycles + rounds // 4 * self.four_cycles + rounds % 4 * self.one_cycles
+        return np.asarray(np.where(rounds > 0, took, 0.0))
 
     def rounds(self, cycles: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rounds that take `cycles`, to the nearest; none for 0 cycles and at least one otherwise."""
-        n = np.rint((cycles - self.entry_cycles) / self.round_cycles).astype(np.int64)
-        return np.where(cycles > 0, np.maximum(n, 1), 0)
+        """Return the rounds that come nearest to `cycles`: none for 0, and at least one otherwise."""
+        below = np.maximum((cycles - self.entry_cycles) // self.four_cycles, 0).astype(np.int64)
+        near = np.maximum(4 * below[:, None] + np.arange(5), 1)
+        best = np.abs(self.cycles(near) - cycles[:, None]).argmin(axis=1)
+        return np.where(cycles > 0, near[np.arange(cycles.size), best], 0)
 
 
-#: Spinning: the loop ends at a clock value, so its length is what was asked for.
-SPIN = Rate(0.0, 1.0)
+@dataclass(frozen=True, slots=True, eq=False)
+class Paced:
+    """What a pacer answered and what the stores then took; arrays of shape (tasks,), NaN or 0 for tasks that store nothing.
+
+    Parameters
+    ----------
+    trace : TaskTrace
+        A deferred task's ``store_end_ns`` lies behind the start of later ones.
+    issue_cycles : ndarray of float
+        Of the store loop alone, slowest warp.
+    answers : ndarray of int
+        Bits: 1 store now, 2 deferred at least once, 4 stored although the pacer said no (nothing else was left to do).
+    """
+
+    trace: TaskTrace
+    issue_cycles: NDArray[np.float64]
+    answers: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedTasks:
-    """One TaskSchedule as every GPU that takes part reads it. `lists` has one entry per smid of each GPU, the source first."""
+    """What the worker needs of one TaskSchedule; it crosses to its process, the schedule does not.
 
-    schedule: TaskSchedule
+    Parameters
+    ----------
+    variant : TaskVariant
+    destination : int
+        Which GPU's memory the source stores to; the source is the first key of `lists`, and where there is a second GPU it stores back.
+    tasks : ndarray of TASK
+    lists : dict of GPU index to ndarray of LIST
+        One entry per smid of each GPU that takes part, the source first.
+    producers, events, warps : int
+    smids : ndarray of int, shape (K,)
+        Of the source.
+    expected_s : float
+        For watchdogs.
+    """
+
     variant: TaskVariant
+    destination: int
     tasks: NDArray[Any]
     lists: dict[int, NDArray[Any]]
+    producers: int
+    events: int
+    warps: int
     smids: NDArray[np.int64]
     expected_s: float
+
+    @property
+    def source(self) -> int:
+        """The first of the GPUs that take part."""
+        return int(next(iter(self.lists)))
+
+    def results(self) -> dict[str, tuple[int, np.dtype[Any]]]:
+        """What each GPU writes: name to length and type."""
+        return {"stamps": (len(self.tasks), TASK_STAMP), "seals": (self.producers, SEAL), "repetitions": (1, REPETITION)}
 
 
 def instruction_for(compute: Compute, warps: int, arch: str) -> str:
@@ -101,16 +160,20 @@ def instruction_for(compute: Compute, warps: int, arch: str) -> str:
     return "wgmma" if arch == "sm_90" and warps % 4 == 0 else "mma.sync"
 
 
-def pack(schedule: TaskSchedule, smids: dict[int, Sequence[int]], instruction: str, rate: Rate) -> PackedTasks:
+def pack(
+    schedule: TaskSchedule, smids: Mapping[int, Sequence[int]], instruction: str, rate: Rate | None = None, pacer: str | None = None
+) -> PackedTasks:
     """Lay a schedule out for the GPUs that execute it.
 
     Parameters
     ----------
-    smids : dict of GPU index to sequence of int
+    smids : mapping of GPU index to sequence of int
         Of each GPU that takes part, the source first.
     instruction : str
-    rate : Rate
-        Of that instruction.
+    rate : Rate, optional
+        Of that instruction; without it cycles are what the kernel counts, which is right for spinning.
+    pacer : str, optional
+        Source of a ReplayPacer that is asked before a task's stores; form ``single`` only.
 
     Raises
     ------
@@ -120,6 +183,8 @@ def pack(schedule: TaskSchedule, smids: dict[int, Sequence[int]], instruction: s
     flavour = FLAVOURS[schedule.flavour]
     if flavour.kind != "store":
         raise UsageError(f"flavour '{flavour.name}' in a task schedule", "the replay executes plain stores, for example st.v4")
+    if pacer is not None and schedule.form != "single":
+        raise UsageError(f"a pacer with form '{schedule.form}'", "use 'single': in ping-pong another role stores while one computes")
     counts = np.diff(schedule.first)
     if counts.max() > MAX_SM_TASKS:
         raise UsageError(
@@ -127,9 +192,10 @@ def pack(schedule: TaskSchedule, smids: dict[int, Sequence[int]], instruction: s
         )
     stores = schedule.bytes // (schedule.warps * schedule.warp_store_bytes)
     tasks = np.zeros(schedule.task_count, TASK)
-    tasks["compute"] = rate.rounds(schedule.compute_cycles)
+    tasks["compute"] = schedule.compute_cycles if rate is None else rate.rounds(schedule.compute_cycles)
     tasks["stores"] = stores
     tasks["remote"] = schedule.remote_bytes // schedule.warp_store_bytes
+    tasks["uneven"] = tasks["remote"] % schedule.warps
     waits = schedule.waits_for
     tasks["waits_for"] = waits.astype(np.uint32)  # -1 becomes all ones, the kernel's NONE
     tasks["signals"] = schedule.signals.astype(np.uint32)
@@ -144,19 +210,23 @@ def pack(schedule: TaskSchedule, smids: dict[int, Sequence[int]], instruction: s
         lists[gpu] = table
     longest = np.bincount(schedule.producer, schedule.compute_cycles, schedule.producer_count).max()
     expected_s = float(longest) / 1e9 + float(schedule.bytes.sum()) / (_SLOW_GB_PER_S * 1e9) + schedule.task_count * 2e-6 + 1e-2
-    variant = TaskVariant(schedule.form, schedule.publish, flavour, instruction)
-    return PackedTasks(schedule, variant, tasks, lists, chosen[schedule.source], expected_s)
+    if expected_s > 1.0:
+        raise UsageError(f"the schedule may take {expected_s:.1f} s; the replay's stamps hold 2 s", "split it, or give it less work")
+    variant = TaskVariant(schedule.form, schedule.publish, flavour, instruction, pacer)
+    size = (schedule.producer_count, schedule.event_count, schedule.warps)
+    return PackedTasks(variant, schedule.destination, tasks, lists, *size, chosen[schedule.source], expected_s)
 
 
-def unpack(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> TaskTrace:
+def unpack(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> TaskTrace:
     """Turn what one execution wrote into a TaskTrace of the source.
 
     Parameters
     ----------
+    s : TaskSchedule
+    packed : PackedTasks
     results : dict of GPU index to dict
         ``stamps`` (tasks,), ``seals`` (producers,), ``repetitions`` (1,).
     """
-    s = packed.schedule
     own = results[s.source]
     seals, stamps = own["seals"], own["stamps"]
     busy = np.diff(s.first) > 0
@@ -170,7 +240,7 @@ def unpack(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> 
     def ns(name: str, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         return np.where(there, zero_ns + stamps[name] / max(clock_mhz, 1.0) * 1e3, np.nan)
 
-    status, detail = _verdict(packed, results)
+    status, detail = _verdict(s, results)
     return TaskTrace(
         schedule=s,
         smids=packed.smids,
@@ -186,8 +256,7 @@ def unpack(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> 
     )
 
 
-def _verdict(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> tuple[str, str]:
-    s = packed.schedule
+def _verdict(s: TaskSchedule, results: dict[int, dict[str, NDArray[Any]]]) -> tuple[str, str]:
     for gpu, got in results.items():
         verdict = got["repetitions"][0]
         if verdict["state"] != STATE_DONE:
@@ -203,31 +272,28 @@ def _verdict(packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -
     return "ok", ""
 
 
-def result_shapes(packed: PackedTasks) -> dict[str, tuple[int, np.dtype[Any]]]:
-    """What each GPU writes: name to length and type."""
-    return {
-        "stamps": (packed.schedule.task_count, TASK_STAMP),
-        "seals": (packed.schedule.producer_count, SEAL),
-        "repetitions": (1, REPETITION),
-    }
+def unpack_paced(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> Paced:
+    """Turn what one execution with a pacer wrote into the trace and the pacer's answers."""
+    stamps = results[packed.source]["stamps"]
+    issue = np.where(s.bytes > 0, stamps["issue"].astype(float), np.nan)
+    return Paced(unpack(s, packed, results), issue, stamps["answer"].astype(np.int64))
 
 
-def calibration(warps: int, form: str, producers: int, source: int) -> TaskSchedule:
-    """Work of two lengths, without stores, on every SM: its trace gives the Rate. Cycles are rounds here (pack it with `SPIN`)."""
-    lengths = np.tile([64, 192], 24)
+_LENGTHS = (64, 192, 67, 195)  # rounds: whole fours, and three more
+
+
+def calibration(warps: int, form: Form, producers: int, source: int) -> TaskSchedule:
+    """Work of four lengths, without stores, on every SM: its trace gives the Rate. Its cycles are rounds: pack it without a rate."""
+    lengths = np.tile(np.repeat(_LENGTHS, 2), 6)  # each length by both roles
     size = producers * lengths.size
-    none = np.full(size, NONE)
-    zero = np.zeros(size, dtype=np.int64)
-    return TaskSchedule(
-        producers, np.repeat(np.arange(producers), lengths.size), np.tile(lengths, producers), zero, zero, none, none,
-        warps=warps, form="single" if form == "single" else "ping_pong", publish="relaxed", source=source,
-    )  # fmt: skip
+    none, zero = np.full(size, NONE), np.zeros(size, dtype=np.int64)
+    producer = np.repeat(np.arange(producers), lengths.size)
+    return TaskSchedule(producers, producer, np.tile(lengths, producers), zero, zero, none, none, warps=warps, form=form, source=source)
 
 
 def rate_of(packed: PackedTasks, stamps: NDArray[Any]) -> Rate:
-    """Fit the Rate to the stamps of a `calibration`: the medians of its two lengths give the line."""
+    """Fit the Rate to the stamps of a `calibration`, by the medians of its lengths."""
     took = stamps["computed"].astype(float) - stamps["start"].astype(float)
-    rounds = packed.tasks["compute"]
-    short, long = (np.median(took[rounds == n]) for n in (64, 192))
-    per_round = float(long - short) / 128
-    return Rate(float(short) - 64 * per_round, per_round)
+    short, long, short3, long3 = (float(np.median(took[packed.tasks["compute"] == n])) for n in _LENGTHS)
+    four = (long - short) / 32
+    return Rate(short - 16 * four, four, (short3 - short + long3 - long) / 6)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda import scene, tasks
 from xstage_bench.device.cuda.compile import compile_kernel
-from xstage_bench.device.cuda.variant import OWN_FLAVOUR
 from xstage_bench.task_schedule import FORMS
 
 _LEAD_NS = 6000  # from the conductor's last message to the common start, as for scenes
@@ -52,9 +51,8 @@ class TaskWorker:
             gpu.reset(which, mail)
         for gpu in parts:
             gpu.synchronize()  # every mailbox is empty before anybody writes to one
-        s = packed.schedule
         for rank, gpu in enumerate(parts):
-            other = self._gpus[s.destination if rank == 0 else s.source]
+            other = self._gpus[packed.source if rank else packed.destination]
             gpu.launch(which, packed, rank, other.window, tag + rank * 0x51ED270B & 0xFFFFFFFF)
         return {g: gpu.collect(packed) for g, gpu in zip(packed.lists, parts, strict=True)}
 
@@ -98,8 +96,7 @@ class _Gpu:
         if variant in self._kernels:
             return
         self._runtime.setDevice(self._index)
-        headers = {} if variant.flavour.source is None else {OWN_FLAVOUR: variant.flavour.source}
-        cubin = compile_kernel("tasks.cu", variant.arch(self._arch), variant.defines(), headers)
+        cubin = compile_kernel("tasks.cu", variant.arch(self._arch), variant.defines(), variant.headers())
         path = Path(self._folder.name) / f"{hashlib.blake2b(cubin, digest_size=12).hexdigest()}.cubin"
         path.write_bytes(cubin)
         function = self._cupy.RawModule(path=str(path), enable_cooperative_groups=True).get_function("xstage_tasks")
@@ -114,10 +111,10 @@ class _Gpu:
         """Copy one schedule in."""
         self._runtime.setDevice(self._index)
         at, lists = (self._copy(a, int(self._runtime.malloc(a.nbytes))) for a in (packed.tasks, packed.lists[self._index]))
-        self._schedules[which] = (at, lists, packed.schedule.event_count * tasks.EVENT_BYTES)
-        for name, (length, dtype) in tasks.result_shapes(packed).items():
+        self._schedules[which] = (at, lists, packed.events * tasks.EVENT_BYTES)
+        for name, (length, dtype) in packed.results().items():
             self._buffer(name, length * dtype.itemsize)
-        self._buffer("events", max(packed.schedule.event_count * tasks.EVENT_BYTES, 4))
+        self._buffer("events", max(packed.events * tasks.EVENT_BYTES, 4))
 
     def _copy(self, array: NDArray[Any], to: int) -> int:
         raw = np.ascontiguousarray(array)
@@ -159,17 +156,15 @@ class _Gpu:
             u64(self._control), at["mail"], u32(rank), u32(len(packed.lists)),
             u64(_LEAD_NS), u64(_SPIN_TIMEOUT_NS + int(packed.expected_s * 1e9)),
         )  # fmt: skip
-        roles = 1 + FORMS.index(packed.schedule.form)
+        threads = 32 * packed.warps * (1 + FORMS.index(packed.variant.form))
         with self._stream:
-            self._kernels[packed.variant](
-                (self._sms,), (32 * packed.schedule.warps * roles,), arguments, shared_mem=self._shared(packed.variant)
-            )
+            self._kernels[packed.variant]((self._sms,), (threads,), arguments, shared_mem=self._shared(packed.variant))
 
     def collect(self, packed: tasks.PackedTasks) -> dict[str, NDArray[Any]]:
         """Wait for the kernel, whose own waits all end, and copy out what it wrote."""
         self._runtime.setDevice(self._index)
         self._stream.synchronize()
-        out = {name: np.zeros(length, dtype) for name, (length, dtype) in tasks.result_shapes(packed).items()}
+        out = {name: np.zeros(length, dtype) for name, (length, dtype) in packed.results().items()}
         for name, array in out.items():
             self._runtime.memcpy(array.ctypes.data, self._buffers[name][0], array.nbytes, self._runtime.memcpyDeviceToHost)
         return out

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.node.calibrate import fit_measured
+from xstage_bench.model.node.calibrate import fit_measured, guess
 from xstage_bench.model.node.data import CALIBRATION_PROBES, measured
 from xstage_bench.model.node.infer import infer_placement
 from xstage_bench.model.node.intervals import Spread, learn_spread
 from xstage_bench.model.node.issue import IssueLaw
+from xstage_bench.model.node.issue_fit import fit_issue
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement, uniform
 from xstage_bench.model.node.targets import LIMIT, choose
@@ -76,6 +77,7 @@ def calibrate_node(
     smids: NDArray[np.int64],
     *,
     flavour: str = "st.v4",
+    placement: Placement | None = None,
     limit: int = LIMIT,
     seed: int = 0,
 ) -> NodeEntry:
@@ -84,11 +86,13 @@ def calibrate_node(
     Parameters
     ----------
     samples, producers : DataFrame
-        As in docs/file-format.md. Probes used: placement (the map), isolated, periodic, timed. Held-out probes are never looked at.
+        As in docs/file-format.md. Probes used: placement (the map), and `CALIBRATION_PROBES`. Held-out probes are never looked at.
     source, destination : int
     smids : ndarray of int
         All smids of the source GPU.
     flavour : str
+    placement : Placement, optional
+        The map, if it has been inferred already.
     limit, seed : int
         Schedules in the fit, and which.
 
@@ -103,17 +107,21 @@ def calibrate_node(
         Too few schedules of the calibration probes.
     """
     notes = []
-    try:
-        placement = infer_placement(samples, producers, source, smids)
-    except DataError as error:
-        placement = uniform(smids)
-        notes.append(f"the map of SMs is a guess: {error.message}")
+    if placement is None:
+        try:
+            placement = infer_placement(samples, producers, source, smids)
+        except DataError as error:
+            placement = uniform(smids)
+            notes.append(f"the map of SMs is a guess: {error.message}")
     data = measured(samples, source, destination, CALIBRATION_PROBES, flavour)
     if len(data.keys) < len(PARAMETERS):
         raise DataError(
             f"{source}>{destination}: {len(data.keys)} schedules of the probes {', '.join(CALIBRATION_PROBES)}", "measure them: xstage run"
         )
-    fit = fit_measured(choose(data, limit, seed), placement)
+    # The constants of st.v4 hold for one compiler; where one SM alone was measured, they are what was measured (docs/method.md).
+    own = flavour != "st.v4" or "flavour_issue" in data.probes
+    start = guess(data, placement, fit_issue(data, flavour)) if own else None
+    fit = fit_measured(choose(data, limit, seed), placement, start)
     if len(data.by_process) < 2:
         notes.append("one process: the intervals leave out the spread between processes")
     return NodeEntry(
