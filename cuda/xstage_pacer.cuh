@@ -53,14 +53,18 @@ class Pacer {
     const unsigned from = drained_at_ - now < horizon ? drained_at_ : now;
     drained_at_ = from + (unsigned)(drain_cycles(stage_, (float)burst_bytes) + 0.5f);
     begun_ = now;
-    free_ = (unsigned)(stall_seen * free_scale_ * free_cycles(stage_, (float)burst_bytes));
+    free_ = (unsigned)(stall_seen * free_scale_ * free_cycles(stage_, (float)burst_bytes)) + overhead_cycles;
   }
 
   // After its last store. A burst that took longer than its T0 has filled what this producer may have outstanding: that is then its backlog, whatever
-  // was assumed. One that did not stall cannot have left more.
+  // was assumed. One that did not stall has left room.
   XSTAGE_BOTH constexpr void settle(unsigned now) {
-    const unsigned full = now + full_cycles();
-    if (now - begun_ > free_ || (drained_at_ - now < horizon && drained_at_ - now > full_cycles())) drained_at_ = full;
+    const unsigned full = full_cycles(), most = (unsigned)(full_cycles() * left_at_most);
+    const unsigned ahead = drained_at_ - now;
+    if (now - begun_ > free_)
+      drained_at_ = now + full;
+    else if (ahead < horizon && ahead > most)
+      drained_at_ = now + most;
   }
 
   // Bytes of this producer that are assumed not to have drained.
@@ -99,7 +103,9 @@ class Pacer {
 #endif
 
  private:
-  static constexpr float stall_seen = 1.3f;  // times T0: what `settle` takes for a stall
+  static constexpr float stall_seen = 1.3f;  // times T0, and these cycles of barriers and questions: what `settle` takes for a stall
+  static constexpr unsigned overhead_cycles = 400;
+  static constexpr float left_at_most = 0.8f;  // of Q, after a burst that did not stall; picked on recorded producers (docs/pacer.md)
 
   // Time to drain all that the stage holds.
   XSTAGE_BOTH constexpr unsigned full_cycles() const {

@@ -61,7 +61,10 @@ class Stamper {
 
   __device__ __forceinline__ void begin() { begun_ = tick(); }
 
+  // A warp's stores wait in a queue, a dozen deep, with their data still in registers: it goes on before the SM has taken them, until it needs one of
+  // those registers. A fence of the CTA's scope waits until they are taken, not until they have drained, so that the burst ends where it ends.
   __device__ __forceinline__ void end(unsigned kind, unsigned bytes, unsigned event) {
+    if (kind == burst_stamp) asm volatile("fence.acq_rel.cta;" ::: "memory");
     const unsigned first = (unsigned)first_clock_, now = tick();
     if (writes_ && written_ < records_) put(stamps_ + written_, begun_ - first, now - first, bytes, kind << 24 | (event & no_event));
     ++written_;

@@ -24,6 +24,11 @@ FUNCTIONS = {
     "load_model": "(path: 'str | PathLike[str]') -> 'Model'",
     "load_schedules": "(path: 'str | PathLike[str]') -> 'list[Schedule]'",
     "load_stamps": "(path: 'str | PathLike[str]', source: 'int' = 0, destination: 'int' = 1, flavour: 'str' = 'st.v4') -> 'Trace'",
+    "load_tasks": "(path: 'str | PathLike[str]') -> 'list[TaskSchedule]'",
+    "predict": "(model: 'Model', schedule: 'Schedule | TaskSchedule', *, pair: 'str | None' = None, sm_clock_mhz: 'float | None' = None) "
+    "-> 'PredictedSchedule | TaskPrediction'",
+    "predict_all": "(model: 'Model', schedules: 'Sequence[Schedule]', *, pair: 'str | None' = None, sm_clock_mhz: 'float | None' = None) "
+    "-> 'list[PredictedSchedule]'",
     "stage": "(model: 'Model', producers: 'int', warps: 'int', *, pair: 'str' = '0>1', flavour: 'str' = 'st.v4', "
     "layout: 'str' = 'contiguous') -> 'Stage'",
 }
@@ -39,6 +44,7 @@ CLASSES = {
 METHODS = {
     "Stage": "backlog_after bytes_per_cycle free_cycles issue_cycles largest_free_burst_bytes largest_steady_burst_bytes period_cycles "
     "recovery_gap_cycles stall_cycles step_bytes with_producers would_stall",
+    "Pacer": "better_later note room_cycles settle would_stall",
     "Schedule": "is_local key producer_count producer_set smids stores_per_warp warp_store_bytes",
     "Trace": "summary",
 }
@@ -103,13 +109,24 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert checked >= 5
 
 
-def test_predict_takes_one_or_many() -> None:
+def test_predict_takes_bursts_and_tasks() -> None:
     model = xstage_bench.load_model(RUN)
     schedule = xstage_bench.Schedule((xstage_bench.Burst(32768),), 132, 4)
-    one, many = xstage_bench.predict(model, schedule), xstage_bench.predict(model, [schedule, schedule])
+    one, many = xstage_bench.predict(model, schedule), xstage_bench.predict_all(model, [schedule, schedule])
     assert isinstance(one, xstage_bench.PredictedSchedule)
-    assert isinstance(many, list)
-    assert [p.total_ns for p in many] == [one.total_ns] * 2
+    np.testing.assert_allclose([p.total_ns for p in many], one.total_ns)
     np.testing.assert_allclose(xstage_bench.predict(model, schedule, sm_clock_mhz=990.0).sm_clock_mhz, 990)
+    tasks = xstage_bench.TaskSchedule(
+        producers=132,
+        producer=np.arange(132),
+        compute_cycles=np.full(132, 9000),
+        bytes=np.full(132, 32768),
+        remote_bytes=np.full(132, 32768),
+        waits_for=np.full(132, -1),
+        signals=np.full(132, -1),
+    )
+    found = xstage_bench.predict(model, tasks)
+    assert isinstance(found, xstage_bench.TaskPrediction)
+    assert found.total_ns > found.without_stores_ns > 4500
     with pytest.raises(xstage_bench.XStageError, match="133 producers asked for"):
         xstage_bench.predict(model, xstage_bench.Schedule((xstage_bench.Burst(512),), 133))

@@ -24,6 +24,7 @@ LOADS = (0.4, 0.6, 0.8, 0.95, 1.1, 1.4)  # drain time over work time
 STEPS = 64
 ORDERS = (("none", "fixed", 1), *((f"fixed {n}", "fixed", n) for n in (1, 4, 8, 16)), *((f"paced {n}", "paced", n) for n in (4, 8, 16)))
 CHOICE_REPETITIONS = 5
+KINDS = (("even 32 KB", 32768, 0.0), ("even 16 KB", 16384, 0.0), ("uneven 32 KB", 32768, 0.6), ("uneven 16 KB", 16384, 0.8))
 
 
 def steps(work: Any, size: Any, stage: Stage, start_ns: Any = 0) -> np.ndarray:
@@ -64,7 +65,7 @@ def choice(pacing: Pacing, model: Any, rng: np.random.Generator, found: dict[str
     per_round = min(pacing.run(stage, probe, "fixed", 1, "mma").total_cycles for _ in range(3)) / STEPS / 200
     found["cycles per round of mma"] = np.array(per_round)
     print(f"a round of mma.sync takes {per_round:.1f} cycles", flush=True)
-    for kind, tile, spread in (("even 32 KB", 32768, 0.0), ("even 16 KB", 16384, 0.0), ("uneven 16 KB", 16384, 0.8), ("uneven 32 KB", 32768, 0.6)):
+    for kind, tile, spread in KINDS:
         for load in LOADS:
             size = tile * np.exp(rng.normal(0, spread, STEPS) - spread**2 / 2)
             work = tile * 132 / stage.bytes_per_cycle / load * np.exp(rng.normal(0, spread, STEPS) - spread**2 / 2)

@@ -14,8 +14,10 @@ from xstage_bench.model.predict import STALLED
 from xstage_bench.model.stage import Stage
 
 FloatArray = NDArray[np.float64]
-#: Times T0 from which `Pacer.settle` takes a burst for a stalled one.
-STALL_SEEN = 1.3
+#: Times T0, and these cycles of barriers and questions: from there on `Pacer.settle` takes a burst for a stalled one.
+STALL_SEEN, OVERHEAD_CYCLES = 1.3, 400.0
+#: Of Q, what a burst that did not stall leaves at most; picked on recorded producers (docs/pacer.md).
+LEFT_AT_MOST = 0.8
 
 
 class Pacer:
@@ -47,23 +49,24 @@ class Pacer:
     def would_stall(self, burst_bytes: float, now: ArrayLike) -> NDArray[np.bool_]:
         """Answer for each producer."""
         room = self.room_cycles(burst_bytes)
-        return np.asarray((room < 0) | (self._drained_at - now > room))
+        return np.asarray((room < 0) | (self._drained_at - np.asarray(now) > room))
 
     def better_later(self, burst_bytes: float, now: ArrayLike) -> NDArray[np.bool_]:
         """Whether the burst would stall less if it came later: one that never fits stalls least on a drained stage."""
-        return np.asarray(self._drained_at - now > max(self.room_cycles(burst_bytes), 0.0))
+        return np.asarray(self._drained_at - np.asarray(now) > max(self.room_cycles(burst_bytes), 0.0))
 
     def note(self, burst_bytes: float, now: ArrayLike) -> None:
         """Take a burst that begins now."""
         s, at = self._stage, np.asarray(now, dtype=np.float64)
         self._drained_at = np.maximum(self._drained_at, at) + burst_bytes * s.producers / s.bytes_per_cycle
-        self._begun, self._free = at, STALL_SEEN * self._free_scale * s.free_cycles(burst_bytes)
+        self._begun, self._free = at, STALL_SEEN * self._free_scale * s.free_cycles(burst_bytes) + OVERHEAD_CYCLES
 
     def settle(self, now: ArrayLike) -> None:
-        """Correct the estimate after a burst's last store: one that stalled has filled what a producer may have outstanding, no more."""
+        """Correct the estimate after a burst's last store: one that stalled has filled Q, one that did not has left room."""
         s, at = self._stage, np.asarray(now, dtype=np.float64)
-        full = at + (0.0 if s.stalled_gb_per_s is None else (s.stalled_capacity_bytes or 0.0) / s.bytes_per_cycle)
-        self._drained_at = np.where((at - self._begun > self._free) | (self._drained_at > full), full, self._drained_at)
+        full = 0.0 if s.stalled_gb_per_s is None else (s.stalled_capacity_bytes or 0.0) / s.bytes_per_cycle
+        left = np.minimum(self._drained_at, at + LEFT_AT_MOST * full)
+        self._drained_at = np.where(at - self._begun > self._free, at + full, left)
 
 
 def answers(
