@@ -94,7 +94,7 @@ def test_importing_it_loads_nothing() -> None:
     assert {m for m in loaded if m.startswith("xstage_bench.")} == set()
 
 
-def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python blocks of docs/api.md, one after the other in one namespace; a comment after a line is what it evaluates to."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(), re.S)
     assert blocks
