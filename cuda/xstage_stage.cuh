@@ -121,6 +121,12 @@ XSTAGE_BOTH constexpr Stage with_producers(Stage s, int producers) {
   return s;
 }
 
+// The same stage at another SM clock: tensor-core work lowers it, and a slower SM sees a faster link.
+XSTAGE_BOTH constexpr Stage at_clock(Stage s, float sm_clock_mhz) {
+  s.sm_clock_mhz = sm_clock_mhz;
+  return s;
+}
+
 XSTAGE_BOTH constexpr float apart(int a, int b) { return a > b ? (float)a / b : (float)b / a; }
 
 // The fitted stage nearest to K producers with W warps (first W, then K), moved to K. Its `warps` is that of the fit.

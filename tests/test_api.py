@@ -42,8 +42,8 @@ CLASSES = {
     "reusable_cycles= completed_cycles=",
 }
 METHODS = {
-    "Stage": "backlog_after bytes_per_cycle free_cycles issue_cycles largest_free_burst_bytes largest_steady_burst_bytes period_cycles "
-    "recovery_gap_cycles stall_cycles step_bytes with_producers would_stall",
+    "Stage": "at_clock backlog_after bytes_per_cycle free_cycles issue_cycles largest_free_burst_bytes largest_steady_burst_bytes "
+    "period_cycles recovery_gap_cycles stall_cycles step_bytes with_producers would_stall",
     "Pacer": "better_later note room_cycles settle would_stall",
     "Schedule": "is_local key producer_count producer_set smids stores_per_warp warp_store_bytes",
     "Trace": "summary",
