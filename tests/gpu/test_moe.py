@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,13 @@ def shape(hidden: int = 512, inter: int = 256, experts: int = 8, top_k: int = 2)
 
 
 @pytest.fixture(scope="module")
-def gpus() -> Iterator[Any]:
+def gpus() -> Any:
     cupy = pytest.importorskip("cupy")
     if cupy.cuda.runtime.getDeviceProperties(0)["major"] != 9:
         pytest.skip("the MoE kernel needs compute capability 9.0")
     from xstage_bench.fused.moe.group import Gpus
 
-    yield Gpus((0, 1))
+    return Gpus((0, 1))
 
 
 def run(gpus: Any, layer: Layer, build: Build, order: Order, *, reduce: bool = False) -> Any:
@@ -74,7 +73,8 @@ def test_every_build_is_right(gpus: Any, build: Build) -> None:
 
 EDGES = {
     "one token": Layer(shape(experts=2), 1, 2),
-    "one expert a rank, all tokens to it": Layer(shape(experts=2, top_k=1), 700, 2),
+    "one expert a rank": Layer(shape(experts=2, top_k=1), 700, 2),
+    "all tokens to one expert, none to the other rank": Layer(shape(experts=8, top_k=1), 700, 2, routing="concentrated"),
     "empty experts": Layer(shape(experts=64, top_k=1), 5, 2),
     "masked slots": Layer(shape(), 300, 2, masked=0.7),
     "skewed": Layer(shape(experts=16, top_k=4), 400, 2, "fp8", "skewed"),
