@@ -74,7 +74,7 @@ static __device__ void execute_paced(Shared &s, u32 warp, u32 warps, u32 lane, W
       if (decider) s.stamps[next].answer |= (now ? STORE_NOW : DEFERRED) | (forced && !now ? FORCED : 0);
       if (!agreed(s, decider, now || forced, threads)) break;
       u64 begin, end;
-      issue(windows, task.stores, mix_of(task, warp, warps, inverse), p, begin, end);
+      issue(windows, task.stores, mix_of(task.stores, task.remote, task.uneven, warp, warps, inverse), p, begin, end);
       if (lane == 0) {
         atomicMax(&s.stamps[next].stored, since(end, epoch));
         atomicMax(&s.stamps[next].issue, since(end, begin));

@@ -1,6 +1,7 @@
 // What a task of the replay is made of: its entry in an SM's list, its turn, its event, its stores. cuda/tasks.cu puts them together.
 #pragma once
 
+#include "mix.cuh"
 #include "pattern.cuh"
 #include "rendezvous.cuh"
 #include "tensor_work.cuh"
@@ -103,25 +104,6 @@ static __device__ __forceinline__ void signal(u32 *event) {
 #else
   asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(event) : "memory");
 #endif
-}
-
-// Which of a task's warp-stores go to the destination: number k of N does when floor((k + 1) R / N) > floor(k R / N). A warp's own are
-// neighbours in k, so every warp sees the mix. `at` is k R mod N; nothing is divided between two stores.
-struct Mix {
-  u32 at, step, whole, threshold;
-};
-
-// `inverse` is 65536 / warps + 1: at most 7 * 7 is divided, and a division would take longer than the rest of a task's preparation.
-static __device__ __forceinline__ Mix mix_of(const Task &task, u32 warp, u32 warps, u32 inverse) {
-  const u32 whole = task.stores * warps, product = warp * task.uneven;
-  return {task.stores * (product - (product * inverse >> 16) * warps), task.remote, whole, whole - task.remote};
-}
-
-static __device__ __forceinline__ bool remote_next(Mix &mix) {
-  const bool remote = mix.at >= mix.threshold;
-  mix.at += mix.step;
-  if (mix.at >= mix.whole) mix.at -= mix.whole;
-  return remote;
 }
 
 // One warp's part of a window, on the destination and on the source; a task's stores begin on a group's boundary and wrap around.

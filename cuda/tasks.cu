@@ -16,7 +16,7 @@ static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lan
 #pragma unroll 1
   for (u32 t = role; t < count; t += ROLES) {
     const Task task = s.tasks[t];
-    const Mix mix = mix_of(task, warp, warps, inverse);
+    const Mix mix = mix_of(task.stores, task.remote, task.uneven, warp, warps, inverse);
     if (leader && task.waits_for != NONE) {
       if (lane == 0) await(events, task, give_up, out);
       __syncwarp();
@@ -57,8 +57,7 @@ static __device__ void read_back(const Shared &s, u32 role, u32 warp, u32 warps,
     const u32 first = end - (task.stores + GROUP - 1) / GROUP, whole = task.stores * warps;
     for (u32 g = max(first, begin); g < end; ++g)
       for (u32 i = 0; i < GROUP && (g - first) * GROUP + i < task.stores; ++i) {
-        const u64 k = (u64)warp * task.stores + (g - first) * GROUP + i;
-        const bool remote = k * task.remote % whole >= whole - task.remote;
+        const bool remote = goes_remote(warp * task.stores + (g - first) * GROUP + i, task.remote, whole);
         const u64 offset = (u64)(g % w.groups) * GROUP_BYTES + i * WARP_STORE_BYTES;
         u32 have[PIECE_WORDS];
         load_piece((remote ? w.remote : w.local) + offset, have);

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.device.backend import resolve_backend
-from xstage_bench.record.json_file import read_json, write_json
-from xstage_bench.replay_document import DOCUMENT
+from xstage_bench.record.json_file import write_json
+from xstage_bench.replay_document import DOCUMENT, read_replay
 from xstage_bench.task_run import measure_tasks
 from xstage_bench.task_schedule import TaskSchedule
 from xstage_bench.workloads.moe import even_blocks, moe_tasks, tasks_of_blocks
@@ -100,7 +100,7 @@ def measure(which: str, compute: str, folder: str, processes: str = "3", repetit
 
 def show(path: str) -> None:
     """Print the table that a document holds, measured / first probes."""
-    document = read_json(Path(path), dict[str, Any])
+    document = read_replay(Path(path))
     found = {row["schedule"]: row["slowdown"]["value"] for row in document["rows"]}
     if any("-16w-" in name for name in found):
         _show_waves(found)
