@@ -73,7 +73,7 @@ def test_the_host_mirrors_the_structs_and_the_shared_memory_of_the_kernel(tmp_pa
     for name in asset_dir("cuda").glob("*.cuh"):
         shutil.copy(name, tmp_path)
     builds = "\n".join(
-        f'static_assert(sizeof(AttentionPlan) == {attention.PLAN.itemsize} && sizeof(Wait) == {attention.WAIT.itemsize} && '
+        f"static_assert(sizeof(AttentionPlan) == {attention.PLAN.itemsize} && sizeof(Wait) == {attention.WAIT.itemsize} && "
         f'sizeof(Stamp) == {attention.STAMP.itemsize} && sizeof(Report) == {attention.REPORT.itemsize} && SHARED_BYTES == SHARED, "mirror");'
         for _ in range(1)
     )

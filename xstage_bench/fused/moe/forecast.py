@@ -127,7 +127,7 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
 
 def kernel_costs(costs: TaskCosts) -> TaskCosts:
     """Return the costs of the replay without those that a tile time of this kernel already contains."""
-    nothing = Estimate(value=0.0, standard_error=None, low=None, high=None, level=None, status="ok", statistic="contained in the tile time")
+    nothing = Estimate(value=0.0, standard_error=None, low=None, high=None, level=0.95, status="ok", statistic="contained in the tile time")
     return replace(costs, compute_cycles=nothing, turn_cycles=nothing, again_cycles=nothing)
 
 
@@ -143,7 +143,9 @@ class Choice:
     considered: tuple[tuple[str, float], ...]
 
 
-def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, leads: Sequence[float] = LEADS) -> Choice:
+def choose_order(
+    model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, leads: Sequence[float] = LEADS
+) -> Choice:
     """Choose experts per wave and lead from the calibrated node model and the tile times.
 
     Parameters
