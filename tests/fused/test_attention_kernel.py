@@ -72,12 +72,11 @@ def test_only_the_flag_warp_releases(flags: attention.Flags, tmp_path: Path) -> 
 def test_the_host_mirrors_the_structs_and_the_shared_memory_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in asset_dir("cuda").glob("*.cuh"):
         shutil.copy(name, tmp_path)
-    builds = "\n".join(
-        f"static_assert(sizeof(AttentionPlan) == {attention.PLAN.itemsize} && sizeof(Wait) == {attention.WAIT.itemsize} && "
-        f'sizeof(Stamp) == {attention.STAMP.itemsize} && sizeof(Report) == {attention.REPORT.itemsize} && SHARED_BYTES == SHARED, "mirror");'
-        for _ in range(1)
+    sizes = {"AttentionPlan": attention.PLAN, "Wait": attention.WAIT, "Stamp": attention.STAMP, "Report": attention.REPORT}
+    equal = " && ".join([*(f"sizeof({name}) == {dtype.itemsize}" for name, dtype in sizes.items()), "SHARED_BYTES == SHARED"])
+    (tmp_path / "mirror.cu").write_text(
+        f'#include "attention_plan.cuh"\nstatic_assert({equal}, "mirror");\nextern "C" __global__ void f() {{}}\n'
     )
-    (tmp_path / "mirror.cu").write_text(f'#include "attention_plan.cuh"\n{builds}\nextern "C" __global__ void f() {{}}\n')
     monkeypatch.setattr("xstage_bench.device.cuda.compile.asset_dir", lambda name: tmp_path)
     for build in {replace(b, store="st.v4") for b in (*EVERY_BUILD, Build(128, 128, 2, 1), Build(64, 96, 3, 4))}:
         assert build.shared_bytes <= SHARED_LIMIT_BYTES

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.attention import REPORT, Build, Flags
+from xstage_bench.fused.attention import REPORT, STAMP, Build, Flags
 from xstage_bench.fused.gpu import Gpu
 from xstage_bench.fused.nccl import Nccl
 from xstage_bench.fused.plans import awaited, flag_words
@@ -78,6 +78,32 @@ def fused(rig: Rig, build: Build, order: str, flags: Flags = "none") -> Variant:
         plan["waits"], plan["wait_count"] = rig.upload(gpu, awaited(placing, build, rank, ctas[0], words))
         plan["report"] = reports[rank]
     return Variant(name, _attention(rig, build, plans), reports=tuple(zip(rig.gpus, reports, strict=True)))
+
+
+def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
+    """Execute once with a time stamp around each tile's parts, alone (`order` None) or fused, and return the `STAMP`s of rank 0.
+
+    Returns
+    -------
+    ndarray of STAMP, shape (tiles, consumers)
+        In the order of the tiles.
+    """
+    build = replace(build, stamps=True)
+    name = order or IN_ORDER
+    plans, places = [], []
+    for r, gpu in enumerate(rig.gpus):
+        plan = rig.plan_owners(r, build, name, gpu.sms, rig.owners(r)) if order else rig.plan_local(r, build, name, gpu.sms)
+        tiles = int(plan["tiles"][0])
+        places.append(rig.take(gpu, tiles * build.consumers * STAMP.itemsize))
+        plan["stamps"] = places[-1]
+        plans.append(plan)
+    queue = _attention(rig, build, plans)
+    for _ in range(2):  # the first one loads the kernel, and its ranks do not begin together
+        queue()
+        for gpu in rig.gpus:
+            gpu.synchronize()
+    tiles = int(plans[0]["tiles"][0])
+    return rig.gpus[0].download(places[0], STAMP, tiles * build.consumers).reshape(tiles, build.consumers)
 
 
 def then_push(rig: Rig, build: Build) -> Variant:

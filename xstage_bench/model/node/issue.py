@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 #: Sub-partitions of an SM.
 SUB_PARTITIONS = 4
+#: Warp counts that `IssueLaw.queue_operations` is given for; between them it is interpolated in the logarithm.
+QUEUE_WARPS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,9 @@ class IssueLaw:
         Operations per turn of the instrument's loop.
     several_cycles : float
         What more than one warp costs at the entry of the loop.
-    queue_per_warp, queue_per_sm : float
-        Operations that may wait for the engine of bulk copies, beside the bytes that are under way: of one warp, and of the SM. 0: none.
+    queue_operations : tuple of float
+        How many operations may wait for an SM's engine of bulk copies, beside the bytes that are under way, when `QUEUE_WARPS` warps issue.
+        Empty: there is no such queue.
     """
 
     base: float = 42.0
@@ -82,12 +85,14 @@ class IssueLaw:
     store_bytes: float = 512.0
     unroll: float = 4.0
     several_cycles: float = 1.0
-    queue_per_warp: float = 0.0
-    queue_per_sm: float = 0.0
+    queue_operations: tuple[float, ...] = ()
 
     def queue_bytes(self, warps: ArrayLike) -> FloatArray:
         """Bytes that may wait in an SM's queue of bulk copies when so many of its warps issue."""
-        return np.asarray(self.store_bytes * np.minimum(self.queue_per_warp * np.asarray(warps, dtype=np.float64), self.queue_per_sm))
+        count = np.log2(np.asarray(warps, dtype=np.float64))
+        if not self.queue_operations:
+            return np.zeros(count.shape)
+        return np.asarray(self.store_bytes * np.interp(count, np.log2(QUEUE_WARPS), self.queue_operations))
 
 
 def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: ArrayLike, fresh: ArrayLike) -> FloatArray:

@@ -202,7 +202,7 @@ class _Table:
         fresh[packed.first[:-1]] = True
         stores = (packed.bytes / (packed.warps * packed.store_bytes)[owner]).astype(np.int64)
         queued: FloatArray | float = 0.0
-        if model.issue.queue_per_sm > 0:
+        if model.issue.queue_operations:
             packed, warps_of_set = packed.by_warps()
             queued = model.issue.queue_bytes(warps_of_set)
         units, classes = unit_table(model, packed.members(model.placement), levels, queued)
