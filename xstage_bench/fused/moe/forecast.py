@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xstage_bench.model.tasks.predict import TaskPrediction
 
 #: Linear-1 tiles per CTA by which Linear-1 may be ahead.
-LEADS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+LEADS = (0.5, 1.0, 2.0, 4.0, 8.0)
 #: Bytes of one element of a result row.
 COMBINE_BYTES = {"none": 0, "bf16": 2, "f32": 4}
 STORE_BYTES, STORING_WARPS = 512, 4
