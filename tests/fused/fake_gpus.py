@@ -129,16 +129,21 @@ class FakeGpu:
             source = self.machine.words(int(piece["from"]) + row * int(piece["from_pitch"]), n, np.uint8)
             self.machine.words(int(piece["to"]) + row * int(piece["to_pitch"]), n, np.uint8)[:] = source
 
-    def settle(self) -> None:
-        for piece, epoch in self.waiting:
-            assert self.machine.words(int(piece["flag"]), 1, np.uint32)[0] == epoch, "a piece whose flag never comes"
+    def copy_what_is_ready(self) -> None:
+        """Copy pieces whose flags are set, as copying SMs do: what is not there yet by then is missing in the end."""
+        ready = [p for p, epoch in self.waiting if self.machine.words(int(p["flag"]), 1, np.uint32)[0] == epoch]
+        self.waiting = [(p, epoch) for p, epoch in self.waiting if self.machine.words(int(p["flag"]), 1, np.uint32)[0] != epoch]
+        for piece in ready:
             self._copy(piece)
+
+    def settle(self) -> None:
+        assert not self.waiting, "a piece whose flag never comes"
         for plan in self.awaited:
             epoch = int(plan["epoch"][0])
             for wait in self.download(int(plan["waits"][0]), WAIT, int(plan["wait_count"][0])) if plan["wait_count"][0] else ():
                 found = self.machine.words(int(wait["words"]), int(wait["count"]), np.uint32)
                 assert (found == int(wait["per_launch"]) * epoch).all(), "a flag that is awaited and not set, or set too often"
-        self.waiting, self.awaited = [], []
+        self.awaited = []
 
     def synchronize(self) -> None: ...
 
@@ -168,7 +173,8 @@ class FakeKernel:
             head, block = word >> 16, word & 0xFFFF
             assert head < int(q[3])
             rows = np.arange(block * build.tile_rows, min((block + 1) * build.tile_rows, seq))
-            for owner in np.unique(rows // per_owner):
+            owners = [int(owner) for owner in np.unique(rows // per_owner)]
+            for owner in owners:
                 mine = rows[rows // per_owner == owner]
                 address = int(p["out"][owner])
                 tensor = p["out_map"][owner]
@@ -177,7 +183,9 @@ class FakeKernel:
                 assert last < int(tensor[2]), "a row beyond the owner's tensor would be dropped by a bulk store"
                 target = machine.words(address, (last + 1) * heads_total * head_dim).reshape(last + 1, heads_total, head_dim)
                 target[mine - owner * per_owner, first_head + head] = pattern(inputs, mine, head, head_dim)
-                self._flag(p, int(owner), first_head + head, block, seq)
+            for owner in owners:
+                self._flag(p, owner, first_head + head, block, seq)
+            self.gpu.copy_what_is_ready()
             if build.stamps:
                 stamps = machine.words(int(p["stamps"]) + i * build.consumers * STAMP.itemsize, build.consumers, STAMP)
                 stamps["begin_ns"], stamps["computed_ns"], stamps["stored_ns"] = 1000 * i, 1000 * i + 900, 1000 * i + 950
