@@ -132,7 +132,9 @@ def calibrate_node(
     if start is not None and start.issue.engine_operations:
         # Read off one SM alone, the engine's rate moves no burst any more. Two starts, since the capacities trade off against the queue.
         start = replace(start, sm_bytes_per_cycle=start.issue.store_bytes / start.issue.engine_cycles)
-        fits = [fit_measured(chosen, placement, replace(start, **more), ["sm_bytes_per_cycle"]) for more in _BULK_STARTS]
+        known = dict(zip(PARAMETERS, start.values(), strict=True))
+        starts = [start.with_values([(known | more)[name] for name in PARAMETERS]) for more in _BULK_STARTS]
+        fits = [fit_measured(chosen, placement, first, ["sm_bytes_per_cycle"]) for first in starts]
         fit = min(fits, key=lambda f: f.cost)
     else:
         fit = fit_measured(chosen, placement, start)
