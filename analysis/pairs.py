@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.plot import Absent, FigureSpec, counted, label, new_figure
-from xstage_bench.report_tables import headline_entry, headline_rate
 from xstage_bench.schedule import HOST
 
 from ._common import Array

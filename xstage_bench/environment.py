@@ -22,7 +22,10 @@ PACKAGES = (
     "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime",
 )  # fmt: skip
 #: Environment variables that change what CUDA shows or does; no other is ever recorded.
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS", "NVIDIA_VISIBLE_DEVICES")
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS", "NVIDIA_VISIBLE_DEVICES",
+    "XSTAGE_TIMEOUT_SCALE", "XSTAGE_DEBUG_FAULT",
+)  # fmt: skip
 
 CLOCK_EVENT_REASONS = {
     0x1: "gpu_idle",

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from xstage_bench.model.headline import headline_entry, headline_rate
+from xstage_bench.page import Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from xstage_bench.copies import Rate
-    from xstage_bench.model.document import BurstGap, Model, PairModel, Validation
+    from xstage_bench.model.document import Model, PairModel, Validation
     from xstage_bench.model.estimate import Estimate
     from xstage_bench.record.manifest import Manifest
 
 MISSING = "–"
 #: Pairs whose full (K, W) tables are printed; those of a larger node are in model.json.
 DETAILED_PAIRS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table as text; `note` stands below it."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
 
 
 def copies_table(rows: Sequence[Rate], manifest: Manifest) -> Table | None:
@@ -68,20 +60,6 @@ def estimate(e: Estimate, scale: float = 1.0, digits: int = 3) -> str:
         return "not identified"
     bounds = "" if e.low is None or e.high is None else f" [{number(e.low / scale, digits)}, {number(e.high / scale, digits)}]"
     return f"{number(e.value / scale, digits)}{bounds}{' (at bound)' if e.status == 'at_bound' else ''}"
-
-
-def headline_entry(pair: PairModel) -> BurstGap | None:
-    """Return the entry that stands for a pair: the most producers, Q identified if it is for any W, W nearest to 4."""
-    return max(pair.burst_gap, key=lambda e: (e.producers, e.capacity_bytes.value is not None, -abs(e.warps - 4), -e.warps), default=None)
-
-
-def headline_rate(pair: PairModel) -> tuple[Estimate, int] | None:
-    """Return R and its K at the most producers, by makespan, else sustained, else zero gap; None when none was identified."""
-    for rates in sorted(pair.drain, key=lambda d: d.producers, reverse=True):
-        for rate in (rates.makespan, rates.sustained, rates.zero_gap):
-            if rate.value is not None:
-                return rate, rates.producers
-    return None
 
 
 def verdict_table(model: Model, manifest: Manifest) -> Table:

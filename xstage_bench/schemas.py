@@ -18,8 +18,15 @@ def schemas() -> dict[str, dict[str, Any]]:
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.schedule_file import ScheduleFile
+    from xstage_bench.task_file import TaskFile
 
-    documents: dict[str, Any] = {"manifest": Manifest, "model": Model, "validation": Validation, "schedules": ScheduleFile}
+    documents: dict[str, Any] = {
+        "manifest": Manifest,
+        "model": Model,
+        "validation": Validation,
+        "schedules": ScheduleFile,
+        "task_schedules": TaskFile,
+    }
     return {name: {"$schema": DRAFT, "title": f"{name}.json", **_short(msgspec.json.schema(type_))} for name, type_ in documents.items()}
 
 

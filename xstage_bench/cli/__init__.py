@@ -1,7 +1,7 @@
 """The command line: one verb per file, no logic. Here only: from words to an exit status.
 
 Codes: 0 ok; 1 error, also when some pairs failed or a file's content is unusable; 2 usage, also a path that does not exist;
-3 waived, nothing here can be measured; 4 a quality gate failed; 130 SIGINT; 143 SIGTERM. A reader of stdout that goes away
+3 waived, nothing here can be measured; 4 a quality gate failed; 5 a regression; 130 SIGINT; 143 SIGTERM. A reader of stdout that goes away
 changes nothing: the status is the verb's own.
 """
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from xstage_bench.cli.options import common
-from xstage_bench.cli.output import Output, table
+from xstage_bench.cli.output import Output, findings_text
 
 WAIVED = 3
 
@@ -26,9 +26,7 @@ def command(out: Output) -> int:
     environment = snapshot()
     findings = examine(read_topology(), environment)
     measurable = can_measure(findings)
-    text = table(["", "check", "finding"], [[f.status, f.check, f.detail] for f in findings])
-    hints = "".join(f"\n  {f.check}: try: {f.hint}" for f in findings if f.hint and f.status != "ok")
     verdict = "A pair of GPUs can be measured here." if measurable else "No pair of GPUs can be measured here."
     document = {"measurable": measurable, "findings": [asdict(f) for f in findings], "environment": environment}
-    out.result(document, f"{text}{hints}\n{verdict}")
+    out.result(document, f"{findings_text(findings)}\n{verdict}")
     return 0 if measurable else WAIVED

@@ -35,6 +35,17 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     return number
 
 
+def percent(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Click callback: a positive number of per cent below 100, as a fraction."""
+    try:
+        number = float(value.strip().removesuffix("%"))
+    except ValueError:
+        raise click.BadParameter(f"'{value}' is not a number of per cent", ctx, param) from None
+    if not 0 < number < 100:
+        raise click.BadParameter(f"'{value}' is not between 0 and 100 per cent", ctx, param)
+    return number / 100
+
+
 def ordered_pairs(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[tuple[int, int], ...] | None:
     """Click callback: ordered pairs of GPU indices, ``0:1,1:0``, or ``0:host``; ``0>1`` is understood too (quote it from the shell)."""
     if value is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from xstage_bench.doctor import Finding
     from xstage_bench.record.reader import Run
 
 STDOUT = Path("-")
@@ -92,6 +93,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     width = [max(len(line[i]) for line in [list(head), *cells]) for i in range(len(head))]
     lines = [[c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, width, right, strict=True)] for line in [list(head), *cells]]
     return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Lay findings out, then what to type next for each that is not ok."""
+    hints = "".join(f"\n  {f.check}: try: {f.hint}" for f in findings if f.hint and f.status != "ok")
+    return table(["", "check", "finding"], [[f.status, f.check, f.detail] for f in findings]) + hints
 
 
 def _cell(value: object) -> str:

@@ -18,6 +18,13 @@ from xstage_bench.errors import XStageError
 
 #: Architectures for which every plain kernel must compile.
 ARCHITECTURES: tuple[str, ...] = ("sm_80", "sm_90", "sm_100")
+#: The architecture of kernels that use warpgroup products and the tensor copy engine.
+HOPPER = "sm_90a"
+
+
+def architectures_of(source: str) -> tuple[str, ...]:
+    """Return the architectures that a file of ``cuda/`` is written for: only Hopper where it includes a ``hopper_`` header."""
+    return (HOPPER,) if '#include "hopper_' in (asset_dir("cuda") / source).read_text() else ARCHITECTURES
 
 
 def sources_hash() -> str:
@@ -77,7 +84,7 @@ def compile_kernel(
     cached = _cache_dir() / f"{Path(source).stem}-{arch}-{name}.cubin"
     if cache and cached.is_file():
         return cached.read_bytes()
-    cubin = _nvrtc(source, arch, definitions, dict(headers or {}))
+    cubin = compile_source((asset_dir("cuda") / source).read_text(), source, arch, definitions, headers)
     if cache:
         try:
             cached.parent.mkdir(parents=True, exist_ok=True)
@@ -89,22 +96,36 @@ def compile_kernel(
     return cubin
 
 
-def _nvrtc(source: str, arch: str, definitions: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
+def compile_source(
+    code: str, name: str, arch: str, defines: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+) -> bytes:
+    """Compile a source that need not be a file, with the headers of ``cuda/`` in reach; errors as `compile_kernel`.
+
+    Parameters
+    ----------
+    code : str
+    name : str
+        What messages call it.
+    arch, defines, headers
+        As for `compile_kernel`.
+    """
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
         raise XStageError("the CUDA compiler library is not installed", "pip install 'xstage-bench[cuda13]' (or cuda12)") from error
-    folder = asset_dir("cuda")
-    code = (folder / source).read_bytes()
-    options = [f"--gpu-architecture={arch}", "-std=c++17", f"--include-path={folder}", *(f"-D{k}={v}" for k, v in definitions.items())]
+    inline = dict(headers or {})
+    words = [f"-D{k}={v}" for k, v in (defines or {}).items()]
+    options = [f"--gpu-architecture={arch}", "-std=c++17", f"--include-path={asset_dir('cuda')}", *words]
 
     def call(result: tuple[object, ...]) -> tuple[object, ...]:
         if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise XStageError(f"NVRTC failed on {source} for {arch}: {result[0]}", "check that the NVRTC wheel matches the driver")
+            raise XStageError(f"NVRTC failed on {name} for {arch}: {result[0]}", "check that the NVRTC wheel matches the driver")
         return result[1:]
 
     (program,) = call(
-        nvrtc.nvrtcCreateProgram(code, source.encode(), len(headers), [t.encode() for t in headers.values()], [n.encode() for n in headers])
+        nvrtc.nvrtcCreateProgram(
+            code.encode(), name.encode(), len(inline), [t.encode() for t in inline.values()], [n.encode() for n in inline]
+        )
     )
     try:
         status = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
@@ -112,7 +133,7 @@ def _nvrtc(source: str, arch: str, definitions: Mapping[str, str], headers: Mapp
             (size,) = call(nvrtc.nvrtcGetProgramLogSize(program))
             log = b" " * int(size)  # type: ignore[call-overload]
             call(nvrtc.nvrtcGetProgramLog(program, log))
-            raise XStageError(f"NVRTC rejected {source} for {arch}:\n{log.decode(errors='replace').strip()}", f"fix cuda/{source}")
+            raise XStageError(f"NVRTC rejected {name} for {arch}:\n{log.decode(errors='replace').strip()}", f"fix {name}")
         (size,) = call(nvrtc.nvrtcGetCUBINSize(program))
         cubin = b" " * int(size)  # type: ignore[call-overload]
         call(nvrtc.nvrtcGetCUBIN(program, cubin))

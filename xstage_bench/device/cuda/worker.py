@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.device.cuda.copies_worker import Copies
+from xstage_bench.device.cuda.debug import HANG_NS, planted, timeout_scale
 from xstage_bench.device.cuda.host_memory import HostMemory
 from xstage_bench.device.cuda.scene_worker import SceneWorker
+from xstage_bench.device.cuda.tasks_worker import TaskWorker
 from xstage_bench.device.cuda.tensor_map import TENSOR_MAP_BYTES, encode_tensor_map
 from xstage_bench.device.cuda.variant import BULK_SHARED_BYTES, Variant
 from xstage_bench.device.cuda.visibility_worker import Visibility
@@ -35,6 +37,8 @@ _THREADS = 512
 _LEAD_NS = 3000  # from the last arrival at the barrier to the common start: enough for its release to reach every SM
 _SPIN_TIMEOUT_NS = 3_000_000_000
 _POISON = 0xA5A5A5A5
+_NEVER = 1 << 30  # CTAs counted at the barrier before any came: with the planted faults wait and hang nobody is the last
+_CORRUPT_AT = 4096  # where the planted fault corrupt leaves a wrong word
 _WINDOW_BYTES = layout.MAX_PRODUCERS * layout.WINDOW_BYTES
 _PLAIN = Variant(FLAVOURS["st.v4"])
 
@@ -52,6 +56,8 @@ def main(pipe: Connection) -> None:
     handlers: dict[str, Callable[..., Any]] = {"verify": node.verify, "launch": node.launch, "collect": node.collect}
     handlers["prepare"] = node.prepare
     handlers["scene"] = SceneWorker().run
+    replay = TaskWorker()
+    handlers |= {"tasks_load": replay.load, "tasks_execute": replay.execute}
     handlers["visibility"] = Visibility().watch  # three kernels at once, with buffers of their own
     handlers["copy"] = Copies().copy
     while True:
@@ -130,7 +136,7 @@ class _Node:
     ) -> None:
         gpu = self._gpus[source]
         slot, self._next_slot = self._next_slot, self._next_slot ^ 1
-        gpu.launch(slot, self._window(destination), arrays, stamps, longest_s, timeline, variant)
+        gpu.launch(slot, self._window(destination), arrays, stamps, longest_s, timeline, variant, planted(source, destination))
         self._flights.append((gpu, slot, stamps))
 
     def collect(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint32] | None]:
@@ -234,13 +240,15 @@ class _Source:
         longest_s: float,
         timeline: bool,
         variant: Variant = _PLAIN,
+        fault: str | None = None,
     ) -> None:
         self._runtime.setDevice(self.index)
         b = self._slots[slot]
         tensor = variant.flavour.kind == "tensor"
         if tensor:
             arrays = {**arrays, "tensor_map": encode_tensor_map(destination, _WINDOW_BYTES, variant)}
-        b.fill(self._runtime, self._stream.ptr, arrays)
+        b.fill(self._runtime, self._stream.ptr, arrays, arrived=_NEVER if fault in ("wait", "hang") else 0)
+        spin_ns = HANG_NS if fault == "hang" else int(_SPIN_TIMEOUT_NS * timeout_scale()) + int(longest_s * 1e9)
         u32, u64 = np.uint32, np.uint64
         block = {name: u64(b.device + at) for name, at in b.at.items()}
         arguments = (
@@ -256,7 +264,7 @@ class _Source:
             u64(self._lines),
             block["control"],
             u32(_LEAD_NS),
-            u64(_SPIN_TIMEOUT_NS + int(longest_s * 1e9)),
+            u64(spin_ns),
             *((block["tensor_map"],) if tensor else ()),
         )
         with self._stream:
@@ -283,9 +291,12 @@ class _Source:
         self._runtime.setDevice(destination.index)
         destination.poison(grid, block, (np.uint64(destination.window()), count, word))
         self._runtime.deviceSynchronize()
-        self.launch(0, destination.window(), arrays, burst["stamps"], 1.0, False, variant)
+        fault = planted(self.index, destination.index)
+        self.launch(0, destination.window(), arrays, burst["stamps"], 1.0, False, variant, fault)
         _, verdicts, _ = self.collect(0, burst["stamps"])
         self._runtime.setDevice(destination.index)
+        if fault == "corrupt":
+            self._runtime.memset(destination.window() + _CORRUPT_AT, 0x5A, 4)
         finding = self._cupy.zeros(layout.FINDING.itemsize, dtype=self._cupy.uint8)
         shape = tuple(np.uint32(burst[k]) for k in ("producers", "warps", "stores", "tag"))
         window = np.uint64(destination.window())
@@ -337,9 +348,11 @@ class _Buffers:
         self.timeline = False
         self._items = 0
 
-    def fill(self, runtime: Any, stream: int, arrays: dict[str, NDArray[Any]]) -> None:
+    def fill(self, runtime: Any, stream: int, arrays: dict[str, NDArray[Any]], *, arrived: int = 0) -> None:
         self._items = len(arrays["items"])
         self._host[: self.at["items"]] = 0  # control and verdicts
+        control = self._host[self.at["control"] :][: layout.CONTROL.itemsize].view(layout.CONTROL)
+        control["arrived"] = arrived
         for name, array in arrays.items():
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             self._host[self.at[name] : self.at[name] + raw.size] = raw

@@ -1,0 +1,200 @@
+"""Comparison: what is called same, better, worse; what is refused; and that a node compared with itself raises no alarm."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xstage_bench import compare as comparison
+from xstage_bench.compare import FALSE_ALARMS, PARAMETERS, Side, change_of, compare, load_reference, load_side, refuse
+from xstage_bench.device import Gpu, Node
+from xstage_bench.errors import DataError, UsageError
+from xstage_bench.model.calibrate import calibrate
+from xstage_bench.model.document import BurstGap, Model, PairModel
+from xstage_bench.model.entry import missing_entry
+from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.resample import Resampled, estimate
+from xstage_bench.pipeline import usable_samples
+from xstage_bench.record.manifest import Manifest
+from xstage_bench.record.reader import load_run
+
+ROOT = Path(__file__).parent.parent
+VALUES = {"t0_cycles": 670.0, "drain_gb_per_s": 370.0, "capacity_bytes": 2.4e6}
+
+
+def entry(factor: float = 1.0, error: float = 0.001, processes: int = 3, **own: Any) -> BurstGap:
+    numbers = {n: Estimate(value=v * factor, standard_error=v * error, low=v * 0.9, high=v * 1.1) for n, v in VALUES.items()}
+    none = missing_entry(132, 4, "st.v4", "no valid samples")
+    return dataclasses.replace(none, **{"processes": processes, **numbers, **own})
+
+
+def model(*entries: BurstGap, pairs: tuple[str, ...] = ("0>1",), **change: Any) -> Model:
+    made = [PairModel(pair=p, flavour="st.v4", layout="contiguous", burst_gap=list(entries)) for p in pairs]
+    return dataclasses.replace(Model(schema_version=1, backend="cuda", gpu="H", sm_clock_mhz=1980.0, pairs=made), **change)
+
+
+def side(*entries: BurstGap, manifest: Manifest | None = None, **change: Any) -> Side:
+    return Side("x", model(*entries, **change), manifest)
+
+
+def manifest(name: str = "H", sms: int = 132, **change: Any) -> Manifest:
+    gpus = tuple(Gpu(i, name, tuple(range(sms)), 1980.0, f"GPU-{i}") for i in range(2))
+    return Manifest(backend="cuda", simulated=False, node=Node(gpus, ((0, 1), (1, 0)), 32.0), **change)
+
+
+def verdicts(a: Side, b: Side) -> dict[str, str]:
+    return {d.parameter: d.verdict for d in compare(a, b).differences}
+
+
+@pytest.mark.parametrize(
+    ("factor", "error", "t0", "rate"),
+    [
+        (1.0, 0.001, "same", "same"),
+        (1.01, 0.001, "same", "same"),
+        (1.2, 0.001, "worse", "better"),
+        (0.8, 0.001, "better", "worse"),
+        (0.95, 0.05, "undetermined", "undetermined"),
+    ],
+)
+def test_more_time_is_worse_and_more_rate_is_better(factor: float, error: float, t0: str, rate: str) -> None:
+    found = verdicts(side(entry()), side(entry(factor, error)))
+    assert found == {"t0_cycles": t0, "drain_gb_per_s": rate, "capacity_bytes": rate}
+
+
+def test_the_verdict_is_the_worst() -> None:
+    good, bad, wide = entry(1.2), entry(0.8), entry(1.0, 0.05)
+    slow = dataclasses.replace(good, drain_gb_per_s=bad.drain_gb_per_s)
+    assert compare(side(entry()), side(slow)).verdict == "worse"
+    assert compare(side(entry()), side(wide)).verdict == "undetermined"
+    assert compare(side(entry()), side(entry())).verdict == "same"
+    assert compare(side(), side()).verdict == "undetermined", "nothing was compared"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"processes": 2},
+        {"drain_gb_per_s": Estimate.missing("the sweep never saturates")},
+        {"drain_gb_per_s": dataclasses.replace(entry().drain_gb_per_s, status="at_bound")},
+        {"drain_gb_per_s": dataclasses.replace(entry().drain_gb_per_s, standard_error=None)},
+    ],
+)
+def test_without_an_interval_nothing_is_claimed(own: dict[str, Any]) -> None:
+    for a, b in ((entry(), entry(0.5, **own)), (entry(0.5, **own), entry())):
+        (found,) = (d for d in compare(side(a), side(b)).differences if d.parameter == "drain_gb_per_s")
+        assert found.verdict == "undetermined"
+        assert found.reason
+
+
+def test_entries_of_the_same_shape_are_compared() -> None:
+    other = dataclasses.replace(entry(0.5), producers=64)
+    (found,) = {(d.producers, d.warps, d.verdict) for d in compare(side(entry(), other), side(other)).differences}
+    assert found == (64, 4, "same")
+    apart = compare(side(entry()), side(other)).differences
+    assert {d.verdict for d in apart} == {"undetermined"}
+
+
+def test_a_pair_that_was_lost_is_a_regression_and_one_not_asked_for_is_not() -> None:
+    before = side(entry(), pairs=("0>1", "1>0"))
+    lost = side(entry(), manifest=manifest(failed_pairs={"1>0": "stores are lost"}))
+    assert {d.pair: d.verdict for d in compare(before, lost).differences} == {"0>1": "same", "1>0": "worse"}
+    assert compare(before, side(entry(), manifest=manifest())).verdict == "same"
+
+
+def test_a_node_of_more_pairs_is_compared_with_the_references_first() -> None:
+    done = compare(side(entry()), side(entry(), pairs=("0>1", "3>2")))
+    assert {(d.pair, d.baseline_pair) for d in done.differences} == {("0>1", "0>1"), ("3>2", "0>1")}
+
+
+@pytest.mark.parametrize(
+    ("other", "across"),
+    [
+        (side(entry(), backend="sim:h200-nv18-x2"), "backend"),
+        (side(entry(), backend="cuda (simulated)"), "backend"),
+        (side(entry(), gpu="B"), "gpu"),
+        (side(entry(), schema_version=2), "schema"),
+    ],
+)
+def test_unlike_things_are_refused_unless_told(other: Side, across: str) -> None:
+    with pytest.raises(DataError, match=across) as error:
+        refuse(side(entry()), other, [a for a in comparison.ACROSS if a != across])
+    assert f"--across {across}" in (error.value.hint or "")
+    refuse(side(entry()), other, [across])
+
+
+def test_another_die_of_the_same_kind_is_comparable_and_one_with_fewer_sms_is_not() -> None:
+    mine = side(entry(), manifest=manifest())
+    refuse(mine, side(entry(), manifest=manifest()), ())
+    for other in (manifest("H20"), manifest(sms=78)):
+        with pytest.raises(DataError, match="gpu"):
+            refuse(mine, side(entry(), manifest=other), ())
+
+
+def test_the_shipped_reference_compares_with_its_own_recording() -> None:
+    done = compare(load_reference("h200-nv18"), load_side(ROOT / "results" / "h200-x2" / "2026-11-29-profile"))
+    assert done.verdict == "same"
+    assert {d.change for d in done.differences} == {0.0}
+    with pytest.raises(UsageError, match="no reference node"):
+        load_reference("no-such-node")
+
+
+def test_intervals_hold_together_at_the_promised_level() -> None:
+    """2 000 A/A comparisons of six parameters, from three processes that differ: at most 1 % alarms by the rule's own arithmetic."""
+    rng = np.random.default_rng(5)
+    trials, cells, spread = 2_000, 6, 0.004
+    parameter = PARAMETERS[1]
+    alarms = 0
+    draws = np.exp(spread * rng.standard_normal((trials, cells, 2, 3)))
+    for trial in draws:
+        wrong = False
+        for cell in trial:
+            ends = []
+            for process in cell:
+                number = Resampled(float(process.mean()), np.array([process.mean()] * 2), process, 7)
+                ends.append(entry(drain_gb_per_s=estimate(number, statistic="x")))
+            _, low, high = change_of(ends[0], ends[1], parameter, cells, 0.0)
+            wrong |= low > 0 or high < 0
+        alarms += wrong
+    assert alarms / trials <= FALSE_ALARMS + 3 * np.sqrt(FALSE_ALARMS / trials)
+
+
+def test_another_die_is_given_more_room_than_another_run() -> None:
+    def width(b: Manifest) -> float:
+        (found,) = (d for d in compare(side(entry(), manifest=manifest()), side(entry(), manifest=b)).differences if d.parameter[0] == "d")
+        assert found.low is not None
+        assert found.high is not None
+        return found.high - found.low
+
+    other = manifest()
+    gpus = tuple(dataclasses.replace(g, uuid="GPU-other") for g in other.node.gpus)
+    assert width(dataclasses.replace(other, node=dataclasses.replace(other.node, gpus=gpus))) > 1.3 * width(manifest())
+
+
+def test_ten_real_runs_of_one_node_are_the_same() -> None:
+    """Measured: 45 comparisons of ten runs on 2 x H200; fitted here from their samples."""
+    runs = [load_run(p) for p in sorted((ROOT / "results" / "h200-x2" / "2026-11-29-same-node").glob("run*"))]
+    assert len(runs) == 10
+    assert not any(r.manifest.simulated for r in runs)
+    fitted = [
+        Side(r.name, calibrate(usable_samples(r), backend="cuda", gpu="NVIDIA H200", sm_clock_mhz=1980.0, resamples=40), r.manifest)
+        for r in runs
+    ]
+    found = [compare(a, b) for a, b in itertools.combinations(fitted, 2)]
+    assert {c.verdict for c in found} == {"same"}
+    assert {len(c.differences) for c in found} == {6}
+
+
+def test_a_simulated_node_compared_with_itself_and_with_a_slow_link() -> None:
+    """A small version of bench/compare_false_alarms.py, which counts 1 000 pairs."""
+    bench = runpy.run_path(str(ROOT / "bench" / "compare_false_alarms.py"))
+    runs = [bench["one_run"](seed) for seed in range(1, 9)]
+    pairs = list(zip(runs[::2], runs[1::2], strict=True))
+    assert bench["count"](pairs)[0] == 0
+    slow = bench["one_run"](99, 0.85)
+    assert bench["count"]([(run, slow) for run in runs])[1] == len(runs)

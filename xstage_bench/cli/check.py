@@ -1,0 +1,75 @@
+"""``xstage check``: what speaks against a recorded run, or whether it keeps an operator's limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from xstage_bench.cli.options import FILE, common
+from xstage_bench.cli.output import Output, findings_text, table
+
+if TYPE_CHECKING:
+    from xstage_bench.record.reader import Run
+
+GATE = 4
+
+
+@click.command("check", short_help="Criticise a run, or judge it by an operator's limits.")
+@click.argument("run", type=FILE)
+@click.option("--limits", "limits_path", type=FILE, metavar="FILE", help="Rules (TOML) that each pass, fail or are undetermined.")
+@click.option("--strict", is_flag=True, help="Exit 4 for warnings and for what is undetermined too.")
+@common
+def command(out: Output, run: Path, limits_path: Path | None, strict: bool) -> int:
+    """Say what speaks against the numbers of RUN and what to change; with --limits, whether they are good enough.
+
+    Exit 4 when anything failed. A quantity that is missing fails its rule.
+    """
+    from xstage_bench.record.reader import load_run
+
+    loaded = load_run(run)
+    return _criticise(out, loaded, strict) if limits_path is None else _limits(out, loaded, limits_path, strict)
+
+
+def _criticise(out: Output, run: Run, strict: bool) -> int:
+    from xstage_bench.critique import criticise
+    from xstage_bench.pipeline import MODEL_NAME, find_model
+
+    findings = criticise(run, find_model(run.folder) if (run.folder / MODEL_NAME).exists() else None)
+    counts = Counter(f.status for f in findings)
+    verdict = "fail" if counts["fail"] else "warn" if counts["warn"] else "ok"
+    words = {"fail": "Some numbers of this run must not be used.", "warn": "Usable; see the warnings.", "ok": "Nothing speaks against it."}
+    document = {
+        "run": str(run.folder),
+        "simulated": run.manifest.simulated,
+        "verdict": verdict,
+        "counts": dict(counts),
+        "findings": [asdict(f) for f in findings],
+    }
+    out.result(document, f"{findings_text(findings)}\n{words[verdict]}")
+    return GATE if verdict == "fail" or (strict and verdict == "warn") else 0
+
+
+def _limits(out: Output, run: Run, path: Path, strict: bool) -> int:
+    from xstage_bench.limits import judge, load_limits
+    from xstage_bench.pipeline import find_model
+
+    judgements = judge(run, find_model(run.folder), load_limits(path))
+    counts = Counter(j.result for j in judgements)
+    verdict = "fail" if counts["fail"] else "undetermined" if counts["undetermined"] else "pass"
+    rows = [[j.result, j.subject, j.metric, j.rule, j.value, j.low, j.high, j.reason or ""] for j in judgements]
+    simulated = "SIMULATED: " if run.manifest.simulated else ""
+    text = table(["", "subject", "quantity", "rule", "value", "low", "high", ""], rows)
+    document = {
+        "run": str(run.folder),
+        "limits": str(path),
+        "simulated": run.manifest.simulated,
+        "verdict": verdict,
+        "counts": dict(counts),
+        "judgements": [asdict(j) for j in judgements],
+    }
+    out.result(document, f"{text}\n{simulated}{verdict}: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+    return GATE if verdict == "fail" or (strict and verdict == "undetermined") else 0

@@ -1,0 +1,265 @@
+"""Two nodes, or one node twice: which fitted parameters differ, and is that more than chance (docs/compare.md).
+
+The change of each parameter of each pair is the logarithm of a ratio of two Estimates whose standard errors already hold the spread
+between processes. A spread between runs, as recorded for identical code on identical hardware, is added, and the intervals of all
+changes of one comparison hold together (Bonferroni): at most 1 in 100 comparisons of a node with itself calls anything better or worse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.errors import DataError, UsageError
+from xstage_bench.model.document import BurstGap, Model, PairModel
+from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.headline import free_entry, headline_entry
+from xstage_bench.model.resample import MIN_PROCESSES
+from xstage_bench.pipeline import MODEL_NAME, find_model, is_simulated
+from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
+
+Verdict = Literal["same", "better", "worse", "undetermined"]
+#: Chance that a comparison of a node with itself calls anything better or worse.
+FALSE_ALARMS = 0.01
+#: The smallest change that matters to a user: intervals inside it are "same".
+MARGIN = 0.05
+ACROSS = ("backend", "gpu", "schema")
+#: Relative standard deviations beyond that between the processes of a run: from run to run on the same GPUs (ten runs showed none), and
+#: from one node to another of the same kind (six nodes: 0.46 %). docs/compare.md has the table.
+BETWEEN_RUNS, BETWEEN_NODES = 0.002, 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One fitted number to compare.
+
+    Parameters
+    ----------
+    name : str
+    of : callable
+        Takes it from an entry.
+    at : callable
+        Which entry of a pair: where this number is best determined.
+    sign : {+1, -1}
+        +1 where more is better.
+    """
+
+    name: str
+    of: Callable[[BurstGap], Estimate]
+    at: Callable[[PairModel], BurstGap | None]
+    sign: int
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter("t0_cycles", lambda e: e.t0_cycles, free_entry, -1),
+    Parameter("drain_gb_per_s", lambda e: e.drain_gb_per_s, headline_entry, +1),
+    Parameter("capacity_bytes", lambda e: e.capacity_bytes, headline_entry, +1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison. `manifest` is null where only a model.json was given."""
+
+    name: str
+    model: Model
+    manifest: Manifest | None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its numbers come from a simulator."""
+        return is_simulated(self.model) or (self.manifest is not None and self.manifest.simulated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One parameter of one pair: value over baseline minus one, with an interval that holds together with all others."""
+
+    pair: str
+    baseline_pair: str
+    parameter: str
+    producers: int | None
+    warps: int | None
+    baseline: float | None
+    value: float | None
+    change: float | None
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All differences, and the worst of them."""
+
+    baseline: Side
+    side: Side
+    margin: float
+    differences: list[Difference]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Worse if anything is, else undetermined if anything is, else better if anything is."""
+        found = {d.verdict for d in self.differences}
+        order: tuple[Verdict, ...] = ("worse", "undetermined", "better")
+        return next((v for v in order if v in found), "same" if found else "undetermined")
+
+
+def load_side(where: Path) -> Side:
+    """Read a fitted run folder, or a model.json alone."""
+    model = find_model(where)
+    manifest = load_manifest(where) if where.is_dir() and (where / MANIFEST_NAME).exists() else None
+    return Side(str(where), model, manifest)
+
+
+def load_reference(name: str) -> Side:
+    """Read one of the nodes that are shipped with this package.
+
+    Raises
+    ------
+    UsageError
+        There is none of this name; the hint lists those there are.
+    """
+    root = asset_dir("results") / "reference"
+    known = sorted(p.parent.name for p in root.glob(f"*/{MODEL_NAME}"))
+    if name not in known:
+        raise UsageError(f"there is no reference node '{name}'", f"use one of: {', '.join(known) or 'none is installed'}")
+    side = load_side(root / name)
+    return Side(f"reference {name}", side.model, side.manifest)
+
+
+def refuse(baseline: Side, side: Side, across: Sequence[str]) -> None:
+    """Raise `DataError` where the two sides are of different kinds, unless told to compare across just that."""
+    checks: list[tuple[str, object, object]] = [
+        ("schema", baseline.model.schema_version, side.model.schema_version),
+        ("backend", _kind(baseline), _kind(side)),
+        ("gpu", _gpu(baseline), _gpu(side)),
+    ]
+    for name, a, b in checks:
+        if a != b and name not in across:
+            why = f"{name}: {baseline.name} is {a}, {side.name} is {b}; they are not compared"
+            raise DataError(why, f"--across {name} compares them all the same, and says so")
+
+
+def compare(baseline: Side, side: Side, *, margin: float = MARGIN) -> Comparison:
+    """Compare the headline parameters of every ordered pair.
+
+    Parameters
+    ----------
+    baseline, side : Side
+        A pair that the baseline lacks is compared with the baseline's first pair, so that a reference of one node serves any.
+    margin : float
+        Changes whose whole interval lies within plus or minus this are "same".
+    """
+    cells = _cells(baseline, side)
+    count = max(1, sum(a is not None and b is not None for *_, a, b in cells))
+    apart = BETWEEN_RUNS if _same_gpus(baseline, side) else BETWEEN_NODES
+    differences = [_difference(pair, against, a, b, parameter, (count, apart), margin) for pair, against, parameter, a, b in cells]
+    return Comparison(baseline, side, margin, [*differences, *_lost(baseline, side)])
+
+
+def _kind(side: Side) -> str:
+    return side.model.backend
+
+
+def _gpu(side: Side) -> tuple[str, ...]:
+    """Name and number of SMs; another die of the same kind is comparable, and is what a fleet is made of."""
+    if side.manifest is None:
+        return (side.model.gpu,)
+    return tuple(dict.fromkeys(f"{g.name} with {g.sm_count} SMs" for g in side.manifest.node.gpus))
+
+
+def _same_gpus(baseline: Side, side: Side) -> bool:
+    """Whether both sides are known to be the same dies; simulated GPUs have no identity, and are all alike."""
+    if baseline.manifest is None or side.manifest is None:
+        return baseline.simulated and side.simulated
+    ids = [sorted(str(g.uuid) for g in s.manifest.node.gpus) for s in (baseline, side) if s.manifest is not None]
+    return ids[0] == ids[1]
+
+
+def _remote(side: Side) -> dict[str, PairModel]:
+    failed = {} if side.manifest is None else side.manifest.failed_pairs
+    chosen = [p for p in side.model.pairs if not p.is_local and p.pair not in failed]
+    return {p.pair: p for p in chosen if (p.flavour, p.layout) == ("st.v4", "contiguous")}
+
+
+def _cells(baseline: Side, side: Side) -> list[tuple[str, str, Parameter, BurstGap | None, BurstGap | None]]:
+    """Pairs and parameters to compare, and on each side the entry of the same K and W that the parameter is taken from."""
+    old, new = _remote(baseline), _remote(side)
+    cells = []
+    for name, pair in new.items():
+        against = name if name in old else next(iter(old), None)
+        if against is None:
+            continue
+        known = [e for e in old[against].burst_gap if pair.find(e.producers, e.warps) is not None]
+        for parameter in PARAMETERS:
+            entry = parameter.at(replace(old[against], burst_gap=known))
+            cells.append((name, against, parameter, entry, None if entry is None else pair.find(entry.producers, entry.warps)))
+    return cells
+
+
+def _lost(baseline: Side, side: Side) -> list[Difference]:
+    """Pairs that the baseline has and this side tried and lost: a regression, whatever the others do. Pairs not asked for are no news."""
+    failed = {} if side.manifest is None else {**(side.manifest.node.unusable or {}), **side.manifest.failed_pairs}
+    return [
+        Difference(
+            pair=name, baseline_pair=name, parameter="pair", producers=None, warps=None, baseline=None, value=None, change=None, low=None,
+            high=None, verdict="worse", reason=f"measured before, and now: {failed[name]}",
+        )
+        for name in _remote(baseline)
+        if name in failed
+    ]  # fmt: skip
+
+
+def _difference(
+    pair: str, against: str, a: BurstGap | None, b: BurstGap | None, parameter: Parameter, level: tuple[int, float], margin: float
+) -> Difference:
+    def found(verdict: Verdict, reason: str | None = None, change: tuple[float, float, float] | None = None) -> Difference:
+        values = [None if e is None else parameter.of(e).value for e in (a, b)]
+        middle, low, high = (None, None, None) if change is None else change
+        return Difference(
+            pair=pair, baseline_pair=against, parameter=parameter.name, producers=None if b is None else b.producers,
+            warps=None if b is None else b.warps, baseline=values[0], value=values[1], change=middle, low=low, high=high,
+            verdict=verdict, reason=reason,
+        )  # fmt: skip
+
+    if a is None or b is None:
+        return found("undetermined", "no producer and warp count was fitted on both sides")
+    for entry in (a, b):
+        e = parameter.of(entry)
+        if e.value is None or e.standard_error is None or e.status != "ok" or e.value <= 0:
+            return found("undetermined", e.reason or f"{parameter.name} has no interval on one side ({e.status})")
+        if entry.processes < MIN_PROCESSES:
+            return found("undetermined", f"{entry.processes} process(es) on one side: the spread between processes is not known")
+    change = change_of(a, b, parameter, *level)
+    if -margin <= change[1] and change[2] <= margin:
+        return found("same", None, change)
+    if change[1] > 0 or change[2] < 0:
+        return found("better" if (change[1] > 0) == (parameter.sign > 0) else "worse", None, change)
+    return found("undetermined", f"the interval is too wide for a margin of {100 * margin:g} %: measure more", change)
+
+
+def change_of(a: BurstGap, b: BurstGap, parameter: Parameter, count: int, apart: float) -> tuple[float, float, float]:
+    """Value over baseline minus one, and its interval among `count` that shall hold together.
+
+    Welch's interval on logarithms: each side's variance has (processes - 1) degrees of freedom; `apart`, the relative standard deviation of
+    either side beyond its processes, is taken as known.
+    """
+    from scipy.special import stdtrit
+
+    old, new = parameter.of(a), parameter.of(b)
+    assert old.value and new.value and old.standard_error is not None and new.standard_error is not None  # noqa: PT018
+    variances = [(e.standard_error / e.value) ** 2 for e in (old, new) if e.standard_error is not None and e.value]
+    freedom = [a.processes - 1, b.processes - 1]
+    own = sum(variances)
+    known = 2 * apart**2
+    spread = sum(v**2 / f for v, f in zip(variances, freedom, strict=True))
+    degrees = (own + known) ** 2 / spread if spread > 0 else math.inf
+    half = float(stdtrit(min(degrees, 1e9), 1 - FALSE_ALARMS / (2 * count))) * math.sqrt(own + known)
+    middle = math.log(new.value / old.value)
+    return math.expm1(middle), math.expm1(middle - half), math.expm1(middle + half)

@@ -1,0 +1,250 @@
+"""What a careful reader would say against a recorded run before believing its numbers, and what to change. Rows in, findings out.
+
+Thresholds stand beside what a clean recording gave (results/h200-x2/2026-11-29-profile: 582 507 rows, both directions), so that a
+node like it passes with room to spare.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xstage_bench.doctor import Finding
+from xstage_bench.model.document import Model, PairModel
+from xstage_bench.model.headline import free_entry, headline_entry
+from xstage_bench.model.resample import MIN_PROCESSES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from xstage_bench.record.reader import Run
+
+#: Repetitions of a schedule, over all processes; with fewer the medians are those of a handful of values.
+MIN_REPETITIONS = 9
+#: Half of the 16-84 % range over the median, median over schedules: within a process (clean: 0.23 %) and between processes (0.31 %).
+SPREAD_WITHIN, SPREAD_BETWEEN = 0.02, 0.02
+#: Last against first third of the sentinel's executions within a process (clean: 0.06 %).
+DRIFT, GREAT_DRIFT = 0.01, 0.05
+#: Slowest against fastest valid execution (clean: 0.4 %).
+CLOCK_RANGE = 0.02
+#: Rows kept out of fits for their status, warm-ups apart.
+SHARE_DROPPED = 0.01
+#: Half an interval over its value: wider ones cannot tell a link from its neighbour.
+WIDE_INTERVAL = 0.05
+#: Links sleep after this much silence (docs/sleep.md), and a store that wakes them waits 105 to 177 us; nothing clean was late by 10.
+SLEEP_AFTER_NS, WAKE_UP_US = 50e6, 30.0
+#: The probe that lets links sleep on purpose; no fit looks at it.
+_SLEEPS = "sleep"
+#: Cost of a byte in the largest bursts against that in those past the first knee (clean: 1.00).
+SECOND_KNEE = 1.15
+_MIN_SIZES = 3
+
+
+def criticise(run: Run, model: Model | None) -> list[Finding]:
+    """Look for what makes the numbers of a run worth less than they seem.
+
+    Parameters
+    ----------
+    run : Run
+        Complete or interrupted.
+    model : Model or None
+        What was fitted on it; without one nothing is said about intervals and capacities, and that is said.
+
+    Returns
+    -------
+    list of Finding
+        ``fail``: a number that must not be used; ``warn``: one that is worse than it could be, with what to change.
+    """
+    samples = _remote(run.samples())
+    measured = samples[samples["kind"] == "measure"]
+    valid = measured[(measured["status"] == "ok") & np.isfinite(measured["issue_mean_cycles"].to_numpy(dtype=float))]
+    findings = [*_record(run), *_statuses(measured, valid)]
+    if valid.empty:
+        return findings
+    findings += [_repetitions(valid), *_spreads(valid), _drift(samples), _clock(valid), *_environment(run)]
+    findings += [_sleep(valid), _second_knee(valid)]
+    if model is None:
+        findings.append(Finding("model", "warn", "not fitted: capacities and intervals were not looked at", "xstage fit RUN"))
+        return findings
+    return findings + [f for pair in model.pairs if not pair.is_local for f in _fitted(pair)]
+
+
+def _remote(samples: pd.DataFrame) -> pd.DataFrame:
+    return samples[samples["source"] != samples["destination"]]
+
+
+def _record(run: Run) -> list[Finding]:
+    m = run.manifest
+    found = []
+    if not m.complete:
+        found.append(Finding("complete", "warn", "it was interrupted: fewer samples, wider intervals", "xstage run --resume --out RUN"))
+    for pair, reason in m.failed_pairs.items():
+        found.append(Finding(f"pair {pair}", "fail", f"not measured: {reason}", "xstage doctor; xstage topo"))
+    if m.simulated:
+        found.append(Finding("backend", "ok", f"SIMULATED ({m.backend}): nothing here was measured on a GPU"))
+    return found
+
+
+def _statuses(measured: pd.DataFrame, valid: pd.DataFrame) -> list[Finding]:
+    found = []
+    for pair, rows in _by_pair(measured):
+        good = int((_names(valid) == pair).sum())
+        bad = rows["status"].astype(str).value_counts().drop("ok", errors="ignore")
+        why = ", ".join(f"{count} {status}" for status, count in bad.items())
+        if good == 0:
+            found.append(Finding(f"pair {pair} samples", "fail", f"no valid one of {len(rows)} ({why})", "nvidia-smi -q -d PERFORMANCE"))
+        elif bad.sum() > SHARE_DROPPED * len(rows):
+            detail = f"{bad.sum()} of {len(rows)} rows were kept out of every fit ({why})"
+            found.append(Finding(f"pair {pair} samples", "warn", detail, "measure again when the GPU is cool and alone"))
+        else:
+            found.append(Finding(f"pair {pair} samples", "ok", f"{good} valid rows of {len(rows)}"))
+    return found or [Finding("samples", "fail", "the run holds no measured row of a pair", "xstage run")]
+
+
+def _repetitions(valid: pd.DataFrame) -> Finding:
+    first = valid[valid["burst"] == 0]
+    few = int(first.groupby(["schedule", "probe"], observed=True).size().median())
+    processes = int(first["process"].nunique())
+    if processes < MIN_PROCESSES:
+        detail = f"{processes} process(es): intervals leave out the spread between processes, which is the larger one"
+        return Finding("repetitions", "warn", detail, "run to the end, in 3 processes: xstage run without --budget")
+    if few < MIN_REPETITIONS:
+        return Finding("repetitions", "warn", f"{few} executions of a schedule: too few samples", "xstage run --full, without --budget")
+    return Finding("repetitions", "ok", f"{few} executions of a schedule in {processes} processes")
+
+
+def _spreads(valid: pd.DataFrame) -> list[Finding]:
+    """Spread of isolated bursts, which have no neighbour in time to be disturbed by."""
+    isolated = valid[(valid["start"] == "isolated") & (valid["bytes"] > 0)]
+    if isolated.empty:
+        return []
+    groups = isolated.groupby(["schedule", "burst", "process"], observed=True)["issue_mean_cycles"]
+    low, middle, high = (groups.quantile(q) for q in (0.16, 0.5, 0.84))
+    within = float(((high - low) / 2 / middle).median())
+    per_process = middle.unstack("process")
+    between = float((per_process.std(axis=1) / per_process.mean(axis=1)).median()) if per_process.shape[1] > 1 else 0.0
+    more = "others may use the GPU or the link: xstage doctor; then measure more, in more processes"
+    return [
+        _above("spread within a process", within, SPREAD_WITHIN, "repetitions of a schedule differ by {}", more),
+        _above("spread between processes", between, SPREAD_BETWEEN, "fresh processes differ by {}", more),
+    ]
+
+
+def _above(check: str, value: float, limit: float, words: str, hint: str) -> Finding:
+    detail = words.format(f"{100 * value:.2f} %") + f" (limit {100 * limit:g} %)"
+    return Finding(check, "warn" if value > limit else "ok", detail, hint if value > limit else None)
+
+
+def _drift(samples: pd.DataFrame) -> Finding:
+    """Trend of the sentinel within a process; a step between processes is their own spread and no drift."""
+    sentinel = samples[(samples["kind"] == "sentinel") & (samples["status"] == "ok")]
+    worst, where = 0.0, None
+    for (source, destination, process), rows in sentinel.groupby(["source", "destination", "process"], observed=True):
+        values = rows.sort_values("order")["issue_mean_cycles"].to_numpy(dtype=float)
+        third = values.size // 3
+        if third < 2:
+            continue
+        change = float(np.median(values[-third:]) / np.median(values[:third]) - 1)
+        if where is None or abs(change) > abs(worst):
+            worst, where = change, f" (pair {source}>{destination}, process {process})"
+    if where is None:
+        return Finding("drift", "ok", "not looked at: fewer than 6 executions of the sentinel in each process")
+    detail = f"the sentinel changed by at most {100 * worst:+.2f} % within a process{where}"
+    if abs(worst) <= DRIFT:
+        return Finding("drift", "ok", detail)
+    status = "fail" if abs(worst) > GREAT_DRIFT else "warn"
+    return Finding("drift", status, detail, "let the node reach a steady temperature, and measure again")  # type: ignore[arg-type]
+
+
+def _clock(valid: pd.DataFrame) -> Finding:
+    clock = valid["sm_clock_mhz"].dropna()
+    if clock.empty:
+        return Finding("SM clock", "warn", "the SM clock was not recorded")
+    spread = float(clock.max() / clock.min() - 1)
+    words = f"valid samples ran at {clock.min():.0f} to {clock.max():.0f} MHz, apart by {{}}"
+    return _above("SM clock", spread, CLOCK_RANGE, words, "nvidia-smi -q -d PERFORMANCE; cool the node or lower its load")
+
+
+def _environment(run: Run) -> list[Finding]:
+    found = []
+    for uuid, risen in (run.manifest.link_error_deltas or {}).items():
+        counts = {k: risen[k] for k in ("replay", "recovery", "crc") if risen.get(k)}
+        if counts:
+            detail = f"{uuid}: " + ", ".join(f"{n} {k}" for k, n in counts.items()) + f" during the run, links {', '.join(risen['links'])}"
+            found.append(Finding("link errors", "warn", detail, "nvidia-smi nvlink -e; reseat or replace what stands behind these links"))
+    for facts in (run.manifest.environment_after or {}).get("gpus") or []:
+        slow = [r for r in facts.get("clock_event_reasons") or () if "slowdown" in r or r == "sw_power_cap"]
+        if slow:
+            found.append(Finding(f"GPU {facts['index']} clocks", "warn", f"held down at the end by {', '.join(slow)}", "cool the node"))
+    return found
+
+
+def _sleep(valid: pd.DataFrame) -> Finding:
+    """Silence that lets a link sleep, or executions late by what waking it costs, in probes whose rows enter fits."""
+    entering = valid[valid["probe"] != _SLEEPS]
+    silence_ns = (entering["gap_cycles"] * 1e3 / entering["sm_clock_mhz"]).max()
+    usual = entering.groupby(["schedule", "burst"], observed=True)["issue_mean_cycles"].transform("median")
+    late = int(((entering["issue_mean_cycles"] - usual) / entering["sm_clock_mhz"] > WAKE_UP_US).sum())
+    if silence_ns > SLEEP_AFTER_NS:
+        detail = f"a gap of {silence_ns / 1e6:.0f} ms lets the link sleep: its wake-up is neither capacity nor recovery"
+        return Finding("link sleep", "warn", detail, f"keep gaps below {SLEEP_AFTER_NS / 1e6:.0f} ms, or use the probe 'sleep'")
+    if late:
+        detail = f"{late} executions were late by more than {WAKE_UP_US:.0f} us, as a link that wakes up is"
+        return Finding("link sleep", "warn", detail, "another process may pause the GPU, or the host lets it idle: xstage doctor")
+    return Finding("link sleep", "ok", f"no silence above {SLEEP_AFTER_NS / 1e6:.0f} ms, no execution late by {WAKE_UP_US:.0f} us")
+
+
+def _second_knee(valid: pd.DataFrame) -> Finding:
+    """Whether the largest bursts cost more for each byte than those just past the knee: translation reach, taken for nothing else."""
+    isolated = valid[(valid["probe"] == "isolated") & (valid["start"] == "isolated") & (valid["bytes"] > 0)]
+    worst: tuple[float, str] | None = None
+    # With all SMs alone: with fewer, arbiters that fill one after another bend the curve too.
+    most = isolated.groupby(["source", "destination"])["producers"].transform("max")
+    for keys, rows in isolated[isolated["producers"] == most].groupby(["source", "destination", "producers", "warps"], observed=True):
+        medians = rows.groupby("bytes")["issue_mean_cycles"].median()
+        size, cycles = medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float)
+        steps = np.diff(cycles) / np.diff(size)
+        stalled = np.flatnonzero(steps > steps.max(initial=0.0) / 2)
+        past = stalled[1 + stalled.size // 3 :] if stalled.size else stalled  # the knee itself is rounded
+        if past.size < 2 * _MIN_SIZES:
+            continue
+        half = past.size // 2
+        ratio = float(np.median(steps[past[half:]]) / np.median(steps[past[:half]]))
+        if worst is None or ratio > worst[0]:
+            source, destination, producers, warps = keys
+            worst = ratio, f"pair {source}>{destination}, K = {producers}, W = {warps}, from {size[past[half]] / 1e3:.0f} kB per SM"
+    if worst is None:
+        return Finding("second knee", "ok", "no sweep reaches far enough past its knee to have a second one")
+    detail = f"a byte costs {worst[0]:.2f} times as much in the largest bursts as past the knee ({worst[1]})"
+    if worst[0] <= SECOND_KNEE:
+        return Finding("second knee", "ok", detail)
+    return Finding("second knee", "warn", detail, "the footprint outgrows address translation: leave out larger bursts; docs/footprint.md")
+
+
+def _fitted(pair: PairModel) -> list[Finding]:
+    entry, free = headline_entry(pair), free_entry(pair)
+    if entry is None or free is None:
+        return [Finding(f"pair {pair.pair} fit", "warn", "nothing was fitted", "xstage run --only isolated")]
+    found = []
+    for name, one, number in (("R", entry, entry.drain_gb_per_s), ("Q", entry, entry.capacity_bytes), ("T0", free, free.t0_cycles)):
+        at = f"K = {one.producers}, W = {one.warps}"
+        check = f"pair {pair.pair} {name}"
+        if number.value is None:
+            hint = "add larger bursts" if name == "Q" else "add burst sizes"
+            found.append(Finding(check, "warn", f"not identified at {at}: {number.reason or 'no reason recorded'}", hint))
+        elif number.low is None or number.high is None or number.value <= 0:
+            found.append(Finding(check, "warn", f"no interval at {at}", "more processes and repetitions: xstage run --full"))
+        else:
+            half = (number.high - number.low) / 2 / number.value
+            words = f"{100 * number.level:.0f} % interval at {at} is +-{{}}"
+            found.append(_above(check, half, WIDE_INTERVAL, words, "too few samples: more processes and repetitions, xstage run --full"))
+    return found
+
+
+def _names(rows: pd.DataFrame) -> Any:
+    return rows["source"].astype(str) + ">" + rows["destination"].astype(str)
+
+
+def _by_pair(rows: pd.DataFrame) -> Any:
+    return rows.groupby(_names(rows), sort=True)

@@ -1,0 +1,90 @@
+"""``replay.json`` and ``summary.json``: a replay's rows, with what a model predicted for each beside what was measured."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from xstage_bench.errors import DataError
+from xstage_bench.record.json_file import read_json, write_json
+
+DOCUMENT, SUMMARY = "replay.json", "summary.json"
+
+
+def read_replay(path: Path) -> dict[str, Any]:
+    """Read a ``replay.json``, or one that was compressed for keeping (``replay.json.gz``).
+
+    Raises
+    ------
+    UsageError, DataError
+        As `read_json`.
+    """
+    if path.suffix != ".gz":
+        return read_json(path, dict[str, Any])
+    try:
+        return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=dict[str, Any])
+    except (OSError, EOFError, msgspec.DecodeError) as error:
+        raise DataError(f"{path}: not a compressed JSON document ({error})", "take it from a copy") from error
+
+
+def summary_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of ``summary.json``: workload, schedule, measured, without stores, predicted; null where there is none."""
+    return [
+        {
+            "workload": row.get("workload"),
+            "schedule": row["schedule"],
+            "measured_us": _value(row["total_us"]),
+            "no_store_us": _value(row["no_store_us"]),
+            "predicted_us": row.get("predicted_us"),
+            "predicted_no_store_us": row.get("predicted_no_store_us"),
+            "compute": document["compute"],
+            "repetitions": document["repetitions"] * document["processes"],
+        }
+        for row in document["rows"]
+    ]
+
+
+def write_summary(folder: Path) -> Path:
+    """Write ``summary.json`` of a folder that holds replays, one of its own or one in each subfolder; regenerated from them alone."""
+    files = sorted({*folder.glob(f"{DOCUMENT}*"), *folder.glob(f"*/{DOCUMENT}*")})
+    rows = [row for path in files for row in summary_rows(read_replay(path))]
+    write_json(folder / SUMMARY, {"schema_version": 1, "rows": rows})
+    return folder / SUMMARY
+
+
+def errors(rows: Iterable[dict[str, Any]]) -> dict[str, float | int | None]:
+    """Judge the predictions: relative errors of the total and of the part that is due to stores, as fractions.
+
+    The part due to stores is judged where stores cost 15 % or more: below, its relative error is that of a small difference.
+    """
+    total, part = [], []
+    for row in rows:
+        measured, bare = row["measured_us"], row["no_store_us"]
+        predicted, predicted_bare = row.get("predicted_us"), row.get("predicted_no_store_us")
+        if measured is None or bare is None or predicted is None:
+            continue
+        total.append(abs(predicted / measured - 1))
+        if predicted_bare is not None and measured >= 1.15 * bare:
+            part.append(abs((predicted - predicted_bare) / (measured - bare) - 1))
+    return {
+        "n": len(total),
+        "total_median_error": _quantile(total, 0.5),
+        "total_p95_error": _quantile(total, 0.95),
+        "total_largest_error": _quantile(total, 1.0),
+        "slowed": len(part),
+        "stores_median_error": _quantile(part, 0.5),
+    }
+
+
+def _quantile(values: list[float], q: float) -> float | None:
+    return float(np.quantile(values, q)) if values else None
+
+
+def _value(estimate: Any) -> float | None:
+    value: float | None = estimate["value"] if isinstance(estimate, dict) else estimate.value
+    return value
