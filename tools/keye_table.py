@@ -1,8 +1,8 @@
 """The Keye-VL-2.0 table: every phase under 90 layouts, as it is and as advised; the replayed phases with what was measured.
 
-python tools/keye_table.py results/h200-x2/2026-11-29-profile/model.json results/h200-x2/keye [SM_CLOCK_MHZ [REPLAY.json]]
+python tools/keye_table.py MODEL.json results/h200-x2/keye [SM_CLOCK_MHZ [REPLAY.json]] > docs/keye-table.md
 
-OUT gets keye.json; the table of docs/workloads.md goes to stdout. REPLAY is the document of a replay of `replay_set` and of its advised
+OUT gets keye.json, the page docs/keye-table.md goes to stdout. REPLAY is the document of a replay of `replay_set` and of its advised
 forms: a phase whose schedule was replayed gets its measured times beside, all others are predicted only.
 """
 
@@ -23,6 +23,15 @@ EP, SP, DTYPES = (2, 4, 8), (1, 2, 4), ("bf16", "fp8")
 #: Phases of the pass, not of a layer.
 ONCE = ("vision", "reshard")
 HEAD = ("pass", "EP", "SP", "type", "MB a layer", "layer, us", "pass, ms", "due to stores", "gained", "experts, us", "experts measured, us")
+
+ABOUT = """# Keye-VL-2.0 under 90 layouts
+
+**Predicted** with `{model}` at an SM clock of {clock:g} MHz, under the assumptions of [workloads](workloads.md); written by
+`tools/keye_table.py`. `a -> b` is as it is today -> with every advice taken ([advice](advise.md)); no tile is cut. The last column is
+**measured**: the experts' schedule and its advised form replayed on 2 x H200, EP8 emulated for the sender; a dash was not replayed.
+`due to stores` and `gained` are shares of the whole pass. All phases of every row are in `results/h200-x2/keye/keye.json`, where those
+that were replayed ({n} schedules in all) have their measured times.
+"""
 
 
 def measured_ns(replay: Path) -> dict[str, tuple[float, float]]:
@@ -80,6 +89,7 @@ def main(model: str, out: str, sm_clock_mhz: str | None = None, replay: str | No
     known: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     phase_notes: dict[str, str] = {}
+    print(ABOUT.format(model=model, clock=clock or loaded.sm_clock_mhz, n=len(measured)))
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
     for (mode, context), ep, sp, dtype in product(CASES, EP, SP, DTYPES):
         layout: dict[str, Any] = {"ep": ep, "sp": sp, "context": context, "mode": mode, "dtype": dtype}
