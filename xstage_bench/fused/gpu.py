@@ -179,8 +179,11 @@ class Gpu:
         self._runtime.deviceSynchronize()
 
     def was_late(self) -> bool:
-        """Whether a wait inside a kernel ended by its time-out."""
-        return bool(self.download(self.late, np.dtype("<u4"))[0])
+        """Whether a wait inside a kernel ended by its time-out since this was last asked."""
+        late = bool(self.download(self.late, np.dtype("<u4"))[0])
+        if late:
+            self._runtime.memset(self.late, 0, 4)
+        return late
 
     def _load(self, source: str, names: tuple[str, ...]) -> dict[str, Any]:
         path = f"{self._folder.name}/{source}.cubin"

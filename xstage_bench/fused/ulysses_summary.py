@@ -44,6 +44,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         serial["serial_nccl"] = nccl
     predicted = next((f for f in row.get("forecast") or () if (f["store"], f["order"]) == (store, order)), None)
     best_name, best_us = best_of(row)
+    alone = min((_alone_of(s) for s in STORES), key=lambda n: times[n])
     return {
         "shape": row["shape"],
         "heads": row["heads"],
@@ -51,7 +52,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "seq": row["seq"],
         "sp": row["sp"],
         "emulated": row["emulated"],
-        "alone_us": times[ALONE],
+        "alone_us": times[alone],
         "cudnn_us": times.get("cudnn"),
         "serial_nccl_us": times.get(nccl) if nccl else None,
         "serial_push_us": times.get("push"),
@@ -59,16 +60,17 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "fused_visible_us": times.get(f"fused {store} {FLAGGED} {VISIBLE}"),
         "predicted_fused_us": predicted["fused_us"] if predicted else None,
         "fused": name,
-        "fused_over_alone": row["over_alone"][name],
+        "alone": alone,
+        "fused_over_alone": _paired(row, lambda t: t[name] / t[alone]),
         "best_found": best_name,
         "best_found_us": best_us,
         "predicted_residual_us": predicted["residual_us"] if predicted else None,
         "measured_residual_us": _paired(row, lambda t: t[name] - t[_alone_of(store)]),
-        "tflop_per_s": {n: row["tflop_of_one_rank"] / us * 1e6 for n, us in times.items() if n in (ALONE, "cudnn")},
+        "tflop_per_s": {n: row["tflop_of_one_rank"] / us * 1e6 for n, us in times.items() if n in (alone, "cudnn")},
         "serial_copying_sms_us": min((us for n, us in times.items() if n.endswith("copying SMs")), default=None),
         "serial_copy_engine_us": times.get("copy engine"),
         "speed_up": {key: _paired(row, lambda t, n=n: t[n] / t[name]) for key, n in serial.items()},
-        "hidden_share": {key: _paired(row, lambda t, n=n: (t[n] - t[name]) / (t[n] - t[ALONE])) for key, n in serial.items()},
+        "hidden_share": {key: _paired(row, lambda t, n=n: (t[n] - t[name]) / (t[n] - t[alone])) for key, n in serial.items()},
         "rounds": row["rounds"],
     }
 

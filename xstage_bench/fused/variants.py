@@ -159,6 +159,7 @@ def beside_copying_sms(rig: Rig, build: Build, sms: int) -> Variant:
         plan = rig.plan_owners(r, build, IN_ORDER, ctas, to)
         plan["flags"][0, : rig.problem.ranks] = flags
         plan["report"] = rig.take(gpu, REPORT.itemsize)
+        gpu.attention(build)  # loading it while the copying kernel waits for its flags would dead-lock
         plans.append(plan)
         tables.append(
             rig.upload(gpu, tiles_to_owners(rig.placing, build, r, rig.order(r, IN_ORDER, build, ctas)[1], staged, addresses, flags))

@@ -22,7 +22,7 @@ from xstage_bench.workloads.gemm import IntArray, gemm_tile_ns, tile_rows, tile_
 from xstage_bench.workloads.moe import check_expert_parallel, moe_tasks
 from xstage_bench.workloads.phases import MODES, Layout, Mode, Phase
 from xstage_bench.workloads.rates import ELEMENT_BYTES, memory_rates, tensor_core_rate
-from xstage_bench.workloads.shapes import TILE, MoEShape, moe_shape
+from xstage_bench.workloads.shapes import TILE, moe_shape
 
 SMS = 132
 MAX_WORLD = 8
@@ -200,7 +200,7 @@ def _attention(plan: Pass) -> Phase:
 def _attention_tile_ns(plan: Pass, group: int, share: float) -> tuple[float, str]:
     """Time of one tile: dense with a mask, or over the selected tokens, which each query reads for itself; the faster of the two."""
     c, selected = configuration()["language"], configuration()["sparse_attention"]["selected"]
-    rate = tensor_core_rate("bf16").flops_per_sm
+    rate = tensor_core_rate("bf16", "attention").flops_per_sm
     decoding = plan.mode == "decode"
     kept = min(float(selected), plan.context) if decoding else _mean_selected(plan.context, selected)
     key_flops = 4 * max(64, group * share * c["heads"] // c["kv_heads"]) * c["head_dim"]  # a tensor-core tile has 64 rows at least
@@ -239,7 +239,7 @@ def _experts(plan: Pass) -> list[Phase]:
         base = float(tasks.compute_cycles.sum()) / SMS / 1.98
         return [Phase("experts", _repeats(plan), compute_ns=base)]
     row = shape.hidden * ELEMENT_BYTES[plan.dtype]
-    pulled = round(plan.tokens * (ep - 1) * _ranks_of_a_token(shape, ep) / ep * row)
+    pulled = round(plan.tokens * (ep - 1) * shape.ranks_of_a_token(ep) / ep * row)
     return [
         Phase("dispatch", _repeats(plan), pull_bytes=pulled, note="pulled: one row for each token and rank that has an expert of it"),
         Phase("experts", _repeats(plan), tasks, note="Expert-Wave order, each block's Linear-2 waits for its Linear-1"),
@@ -312,10 +312,3 @@ def _mean_selected(context: int, selected: int) -> float:
     """Tokens that a query keeps, mean over a prefill: all earlier ones, at most `selected`."""
     few = min(context, selected)
     return (few * (few + 1) / 2 + (context - few) * selected) / context
-
-
-def _ranks_of_a_token(shape: MoEShape, ep: int) -> float:
-    """Expected number of ranks that have an expert of a token, experts drawn evenly."""
-    local = shape.experts // ep
-    none = math.comb(shape.experts - local, shape.top_k) / math.comb(shape.experts, shape.top_k)
-    return ep * (1 - none)

@@ -19,9 +19,12 @@ from xstage_bench.workloads.moe import even_blocks, moe_tasks, tasks_of_blocks
 from xstage_bench.workloads.phases import Layout, Mode
 from xstage_bench.workloads.shapes import moe_shape
 
-#: Storing phases of Keye-VL-2.0 beside its experts, which the MoE rows have.
+#: Storing phases of Keye-VL-2.0 beside its experts, which the MoE rows have; decoding has its own experts.
 _KEYE = ("qkv", "select", "attention", "reshard", "output", "feedback")
+_DECODE = ("select", "experts")
 _MAX_TASKS = 8000
+#: Behind the name of a schedule: its advised form.
+ADVISED = "-advised"
 
 
 def replay_schedules() -> list[TaskSchedule]:
@@ -37,6 +40,8 @@ def _waves() -> Iterator[TaskSchedule]:
     """Expert-Wave order with the kernel's own dependencies, EP8."""
     for shape, dtype, tokens in product(("keye-vl-2", "qwen3.5-35b"), ("bf16", "fp8"), (512, 2048)):
         yield moe_tasks(shape, tokens_per_rank=tokens, ep=8, dtype=dtype)
+    for dtype, tokens in product(("bf16", "fp8"), (4096, 8192)):
+        yield moe_tasks("keye-vl-2", tokens_per_rank=tokens, ep=8, dtype=dtype)
     for shape, dtype, tokens in (
         ("qwen3.5", "bf16", 512),
         ("qwen3.5", "fp8", 512),
@@ -54,14 +59,14 @@ def _waves() -> Iterator[TaskSchedule]:
 
 
 def _layouts() -> Iterator[TaskSchedule]:
-    """Other degrees, routings and orders of Keye's experts, and decoding."""
+    """Other degrees, routings and orders."""
     keye = "keye-vl-2"
     for ep, dtype in product((2, 4), ("bf16", "fp8")):
-        yield moe_tasks(keye, tokens_per_rank=1024, ep=ep, dtype=dtype)
+        yield moe_tasks(keye, tokens_per_rank=2048, ep=ep, dtype=dtype)
+        yield moe_tasks("qwen3.5-35b", tokens_per_rank=1024, ep=ep, dtype=dtype)
     for dtype in ("bf16", "fp8"):
         yield moe_tasks(keye, tokens_per_rank=1024, ep=8, dtype=dtype, order="serial")
         yield moe_tasks(keye, tokens_per_rank=1024, ep=8, dtype=dtype, routing="skewed", name=f"{keye}-{dtype}-wave-ep8-1024-skewed")
-        yield moe_tasks(keye, tokens_per_rank=64, ep=8, dtype=dtype, name=f"{keye}-{dtype}-wave-ep8-64-decode")
 
 
 def _wide_rows() -> Iterator[TaskSchedule]:
@@ -73,7 +78,9 @@ def _wide_rows() -> Iterator[TaskSchedule]:
         ("hy3", "bf16", 512),
         ("hy3", "fp8", 512),
         ("mimo-v2.5", "fp8", 512),
+        ("mimo-v2.5", "fp8", 1024),
         ("glm-5.2", "fp8", 512),
+        ("glm-5.2", "fp8", 1024),
         ("dsv4-flash", "fp8", 512),
         ("dsv4-pro", "fp8", 1024),
     ):
@@ -91,17 +98,17 @@ def _skeletons() -> Iterator[TaskSchedule]:
 def _keye() -> Iterator[TaskSchedule]:
     """Projections, selections, re-sharding and feedback of Keye-VL-2.0 under several layouts."""
     asked: tuple[tuple[Mode, Layout, int, str], ...] = (
-        ("prefill", Layout(8, 2), 8192, "bf16"),
         ("prefill", Layout(8, 4), 8192, "fp8"),
         ("prefill", Layout(8, 4), 32768, "bf16"),
         ("prefill", Layout(8, 8, replicate_kv=True), 32768, "fp8"),
         ("prefill", Layout(8, 2, 2), 16384, "fp8"),
+        ("decode", Layout(8, 4), 131072, "bf16"),
         ("distill", Layout(8, 1), 2048, "bf16"),
         ("distill", Layout(8, 1), 2048, "fp8"),
     )
     for mode, layout, context, dtype in asked:
         for phase in keye_phases(plan_pass(mode, layout, context, dtype)):
-            if phase.tasks is not None and phase.name in _KEYE:
+            if phase.tasks is not None and phase.name in (_DECODE if mode == "decode" else _KEYE):
                 yield _first(phase.tasks)
 
 

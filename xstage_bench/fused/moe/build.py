@@ -29,7 +29,6 @@ THREADS = 384
 
 Combine = Literal["none", "bf16", "f32"]
 COMBINES: tuple[Combine, ...] = ("none", "bf16", "f32")
-COMBINE_BYTES: dict[str, int] = {"none": 0, "bf16": 2, "f32": 4}
 Publish = Literal["release", "elsewhere", "bulk"]
 PUBLISHES: tuple[Publish, ...] = ("release", "elsewhere", "bulk")
 

@@ -1,0 +1,180 @@
+"""The MoE layer as a TaskSchedule, and the order that the node model chooses for it: no search on hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.model.estimate import Estimate
+from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.workloads.shapes import TILE
+
+from .layer import PADDING, Layer, Rows
+from .order import Order, TaskLists, task_lists
+
+if TYPE_CHECKING:
+    from xstage_bench.model.document import Model
+    from xstage_bench.model.tasks.costs import TaskCosts
+    from xstage_bench.model.tasks.predict import TaskPrediction
+
+#: Linear-1 tiles per CTA by which Linear-1 may be ahead.
+LEADS = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: Bytes of one element of a result row.
+COMBINE_BYTES = {"none": 0, "bf16": 2, "f32": 4}
+STORE_BYTES, STORING_WARPS = 512, 4
+NS_OF_CYCLE_MHZ = 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileTimes:
+    """What one tile occupies the tensor cores of an SM for, the hand-over between the two warpgroups included.
+
+    Parameters
+    ----------
+    linear1_ns, linear2_ns : float
+    linear1_rest_ns, linear2_rest_ns : float
+        From the end of its products to the end of its stores, where nothing is sent.
+    """
+
+    linear1_ns: float
+    linear2_ns: float
+    linear1_rest_ns: float
+    linear2_rest_ns: float
+
+
+def tile_times(stamps: NDArray[Any], lists: TaskLists) -> TileTimes:
+    """Read the tile times off an execution without stores.
+
+    Parameters
+    ----------
+    stamps : ndarray of `build.STAMP`, shape (tasks,)
+    lists : TaskLists
+
+    Notes
+    -----
+    The tensor cores of an SM are handed from task to task, so a task that waits for nothing else ends its products one tile time after the
+    task before it. The median passes over those that did wait.
+    """
+    computed = stamps["computed_ns"].astype(np.int64)
+    step = np.diff(computed, prepend=computed[:1])
+    inside = np.ones(computed.size, dtype=bool)
+    inside[lists.first[:-1][np.diff(lists.first) > 0]] = False
+    rest = stamps["stored_ns"].astype(np.int64) - computed
+
+    def typical(values: NDArray[np.int64], second: bool) -> float:
+        return float(np.median(values[inside & (lists.second == second)]))
+
+    return TileTimes(
+        linear1_ns=typical(step, False),
+        linear2_ns=typical(step, True),
+        linear1_rest_ns=typical(rest, False),
+        linear2_rest_ns=typical(rest, True),
+    )
+
+
+def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileTimes, combine: str, sm_clock_mhz: float) -> TaskSchedule:
+    """Describe what one rank's GPU does.
+
+    Parameters
+    ----------
+    layer : Layer
+    rank : int
+    rows : Rows
+        Of this rank.
+    lists : TaskLists
+    times : TileTimes
+    combine : {'none', 'bf16', 'f32'}
+    sm_clock_mhz : float
+        Turns the tile times into cycles.
+
+    Notes
+    -----
+    A Linear-2 tile stores the rows of its block that are no padding, in whole warp-stores of its four warps; those whose owner is another
+    rank cross the link.
+    """
+    per_ns = sm_clock_mhz / NS_OF_CYCLE_MHZ
+    unit = STORING_WARPS * STORE_BYTES
+    segment = TILE * COMBINE_BYTES[combine]
+    owner = rows.owner.reshape(-1, TILE)
+    real = owner != PADDING
+    stored = -(-real.sum(axis=1) * segment // unit) * unit
+    away = ((real & (owner != rank)).sum(axis=1) * segment // STORE_BYTES) * STORE_BYTES
+    second, block = lists.second, lists.block
+    kept = TILE * (TILE // 2) * layer.element_bytes  # activations of a Linear-1 tile
+    cycles = np.where(second, round(times.linear2_ns * per_ns), round(times.linear1_ns * per_ns))
+    return TaskSchedule(
+        producers=lists.ctas,
+        producer=np.repeat(np.arange(lists.ctas), np.diff(lists.first)),
+        compute_cycles=cycles,
+        bytes=np.where(second, stored[block], kept),
+        remote_bytes=np.where(second, away[block], 0),
+        waits_for=np.where(second, block, NONE),
+        signals=np.where(second, NONE, block),
+        phase=second.astype(np.int64),
+        phases=("linear1", "linear2"),
+        warps=STORING_WARPS,
+        publish="release.gpu",
+        both_ways=True,
+        source=0,
+        destination=1,
+        name=f"{layer.shape.name}-{layer.dtype}-{layer.routing}-{layer.tokens}",
+    )
+
+
+def kernel_costs(costs: TaskCosts) -> TaskCosts:
+    """Return the costs of the replay without those that a tile time of this kernel already contains."""
+    nothing = Estimate(value=0.0, standard_error=None, low=None, high=None, level=0.95, status="ok", statistic="contained in the tile time")
+    return replace(costs, compute_cycles=nothing, turn_cycles=nothing, again_cycles=nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The order with the shortest predicted time, and what was predicted for it and for Expert-Wave, ns."""
+
+    order: Order
+    predicted_ns: float
+    without_stores_ns: float
+    wave: Order
+    wave_ns: float
+    considered: tuple[tuple[str, float], ...]
+
+
+def choose_order(
+    model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, leads: Sequence[float] = LEADS
+) -> Choice:
+    """Choose experts per wave and lead from the calibrated node model and the tile times.
+
+    Parameters
+    ----------
+    model : Model
+        With a node model of pair 0>1.
+    layer : Layer
+    rows : Rows
+        Of rank 0.
+    times : TileTimes
+        Measured on this GPU.
+    combine : {'bf16', 'f32'}
+    ctas : int
+    leads : sequence of float
+    """
+    waves = [Order("wave", n) for n in range(1, layer.local_experts + 1) if layer.local_experts % n == 0]
+    orders = [*waves, *(Order("interleaved", lead=lead) for lead in leads)]
+    found = {order: predict_order(model, layer, rows, times, combine, ctas, order) for order in orders}
+    wave = min(waves, key=lambda o: found[o].total_ns)
+    best = min(orders, key=lambda o: found[o].total_ns)
+    considered = tuple((order.name, found[order].total_ns) for order in orders)
+    return Choice(best, found[best].total_ns, found[best].without_stores_ns, wave, found[wave].total_ns, considered)
+
+
+def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> TaskPrediction:
+    """Predict one order of rank 0."""
+    from xstage_bench.model.tasks.costs import reference_costs
+    from xstage_bench.model.tasks.predict import predict_tasks
+
+    lists = task_lists(layer, rows, order, ctas)
+    tasks = as_tasks(layer, 0, rows, lists, times, combine, model.sm_clock_mhz)
+    return predict_tasks(model, tasks, pair="0>1", costs=kernel_costs(model.tasks or reference_costs()))
