@@ -1,6 +1,7 @@
 // What a task of the replay is made of: its entry in an SM's list, its turn, its event, its stores. cuda/tasks.cu puts them together.
 #pragma once
 
+#include "mix.cuh"
 #include "pattern.cuh"
 #include "rendezvous.cuh"
 #include "tensor_work.cuh"
@@ -13,7 +14,7 @@
 #endif
 
 static constexpr u32 ROLES = XSTAGE_ROLES;
-static constexpr u32 MAX_SM_TASKS = 2560;
+static constexpr u32 MAX_SM_TASKS = 3072;
 static constexpr u32 EVENT_STRIDE = 8;  // words: two events share no 32-byte sector, which is what the L2 locks for an atomic
 static constexpr u32 NONE = 0xffffffffu;
 static constexpr u32 DONE = 1, TIMED_OUT = 2;
@@ -22,7 +23,7 @@ struct Task {  // mirrored by TASK in xstage_bench/device/cuda/tasks.py
   u32 compute, stores, remote, waits_for, target, signals, uneven, pad;  // uneven: remote modulo the warps of a role
 };
 struct TaskStamp {  // mirrored by TASK_STAMP: SM clock after the epoch
-  u32 start, computed, stored, signalled, issue, answer;  // issue: cycles of the store loop alone; answer: of a pacer (paced.cuh)
+  u32 start, computed, stored, signalled;
 };
 struct List {  // mirrored by LIST: the tasks of the SM with this smid
   u32 first, count, producer, pad;
@@ -31,10 +32,6 @@ struct Seal {  // mirrored by SEAL: of one SM
   u32 done_ns, visible_ns;
   u64 epoch, zero_ns, clock, timer_ns, end_clock, end_timer_ns;
 };
-
-#ifdef XSTAGE_PACED
-static_assert(ROLES == 1, "one role computes and stores; in ping-pong another one stores anyway");
-#endif
 
 struct Shared {
 #if XSTAGE_COMPUTE == XSTAGE_WGMMA
@@ -46,7 +43,7 @@ struct Shared {
   TaskStamp stamps[MAX_SM_TASKS];
   List list;
   u64 epoch, start_ns;
-  u32 run, done_ns, visible_ns, decision;
+  u32 run, done_ns, visible_ns;
 };
 #ifdef XSTAGE_SHARED_BYTES
 static_assert(sizeof(Shared) <= XSTAGE_SHARED_BYTES, "the host asks for less shared memory than this needs");
@@ -105,37 +102,16 @@ static __device__ __forceinline__ void signal(u32 *event) {
 #endif
 }
 
-// Which of a task's warp-stores go to the destination: number k of N does when floor((k + 1) R / N) > floor(k R / N). A warp's own are
-// neighbours in k, so every warp sees the mix. `at` is k R mod N; nothing is divided between two stores.
-struct Mix {
-  u32 at, step, whole, threshold;
-};
-
-// `inverse` is 65536 / warps + 1: at most 7 * 7 is divided, and a division would take longer than the rest of a task's preparation.
-static __device__ __forceinline__ Mix mix_of(const Task &task, u32 warp, u32 warps, u32 inverse) {
-  const u32 whole = task.stores * warps, product = warp * task.uneven;
-  return {task.stores * (product - (product * inverse >> 16) * warps), task.remote, whole, whole - task.remote};
-}
-
-static __device__ __forceinline__ bool remote_next(Mix &mix) {
-  const bool remote = mix.at >= mix.threshold;
-  mix.at += mix.step;
-  if (mix.at >= mix.whole) mix.at -= mix.whole;
-  return remote;
-}
-
 // One warp's part of a window, on the destination and on the source; a task's stores begin on a group's boundary and wrap around.
 struct Windows {
   char *remote, *local;
   u32 groups, slot, group;
 };
 
-// Returns the clock before the first store and after the last one.
-static __device__ __forceinline__ void issue(Windows &w, u32 stores, Mix mix, Pattern p, u64 &begin, u64 &end) {
+static __device__ __forceinline__ u64 issue(Windows &w, u32 stores, Mix mix, Pattern p) {
   u32 x = p.x + w.group * GROUP, slot = w.slot;
   char *remote = w.remote + (u64)slot * GROUP_BYTES, *local = w.local + (u64)slot * GROUP_BYTES;
   const u64 length = (u64)w.groups * GROUP_BYTES;
-  begin = sm_clock();
 #pragma unroll 1
   for (u32 whole = stores / GROUP; whole; --whole) {
 #pragma unroll
@@ -153,10 +129,11 @@ static __device__ __forceinline__ void issue(Windows &w, u32 stores, Mix mix, Pa
     remote += WARP_STORE_BYTES;
     local += WARP_STORE_BYTES;
   }
-  end = sm_clock();
+  const u64 end = sm_clock();
   if (rest && ++slot == w.groups) slot = 0;
   w.slot = slot;
   w.group += (stores + GROUP - 1) / GROUP;
+  return end;
 }
 
 // The clock behind a barrier. A warp that waits at BAR.SYNC issues a clock read that follows it (the barrier blocks at the next memory

@@ -3,9 +3,6 @@
 // One CTA per SM; a table says by %smid which list of tasks an SM has. Lists and stamps are in shared memory for the whole execution. Both
 // GPUs of a schedule that runs both ways start together. docs/replay.md; xstage_bench/task_schedule.py has the meaning of each column.
 #include "task_parts.cuh"
-#ifdef XSTAGE_PACED
-#include "paced.cuh"
-#endif
 
 // One warp's part of its role's tasks. Everything that a task needs is in registers, and its event has happened, before its turn.
 static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lane, Windows &windows, Pattern p, Sums &sums, u32 *events, u64 give_up,
@@ -16,7 +13,7 @@ static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lan
 #pragma unroll 1
   for (u32 t = role; t < count; t += ROLES) {
     const Task task = s.tasks[t];
-    const Mix mix = mix_of(task, warp, warps, inverse);
+    const Mix mix = mix_of(task.stores, task.remote, task.uneven, warp, warps, inverse);
     if (leader && task.waits_for != NONE) {
       if (lane == 0) await(events, task, give_up, out);
       __syncwarp();
@@ -27,8 +24,8 @@ static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lan
     work(sums, (const char *)&s.operands, task.compute, start);
     const u64 computed = sm_clock();
     if (ROLES == 2 && t + 1 < count) pass_turn(role, threads);
-    u64 begin = 0, end = 0;
-    if (task.stores) issue(windows, task.stores, mix, p, begin, end);
+    u64 end = 0;
+    if (task.stores) end = issue(windows, task.stores, mix, p);
     if (task.signals != NONE) {
       join(role, threads);  // what the role's other warps have stored goes before the release
       if (leader && lane == 0) {
@@ -39,10 +36,7 @@ static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lan
     if (lane == 0) {
       if (leader) s.stamps[t].start = since(start, epoch);
       atomicMax(&s.stamps[t].computed, since(computed, epoch));
-      if (task.stores) {
-        atomicMax(&s.stamps[t].stored, since(end, epoch));
-        atomicMax(&s.stamps[t].issue, since(end, begin));
-      }
+      if (task.stores) atomicMax(&s.stamps[t].stored, since(end, epoch));
     }
     __syncwarp();
   }
@@ -57,8 +51,7 @@ static __device__ void read_back(const Shared &s, u32 role, u32 warp, u32 warps,
     const u32 first = end - (task.stores + GROUP - 1) / GROUP, whole = task.stores * warps;
     for (u32 g = max(first, begin); g < end; ++g)
       for (u32 i = 0; i < GROUP && (g - first) * GROUP + i < task.stores; ++i) {
-        const u64 k = (u64)warp * task.stores + (g - first) * GROUP + i;
-        const bool remote = k * task.remote % whole >= whole - task.remote;
+        const bool remote = goes_remote(warp * task.stores + (g - first) * GROUP + i, task.remote, whole);
         const u64 offset = (u64)(g % w.groups) * GROUP_BYTES + i * WARP_STORE_BYTES;
         u32 have[PIECE_WORDS];
         load_piece((remote ? w.remote : w.local) + offset, have);
@@ -90,7 +83,7 @@ xstage_tasks(const Task *tasks, const List *lists, TaskStamp *stamps, Seal *seal
   __syncthreads();
   for (u32 i = threadIdx.x; i < s.list.count; i += blockDim.x) {
     s.tasks[i] = tasks[s.list.first + i];
-    s.stamps[i] = {0, 0, 0, 0, 0, 0};
+    s.stamps[i] = {0, 0, 0, 0};
   }
   fill_operands((char *)&s.operands);
   Sums sums;
@@ -113,11 +106,7 @@ xstage_tasks(const Task *tasks, const List *lists, TaskStamp *stamps, Seal *seal
     seal.clock = sm_clock();
     seal.timer_ns = global_timer_ns();
     if (ROLES == 2 && role == 1) pass_turn(1, warps * 32);  // the first turn is the first role's
-#ifdef XSTAGE_PACED
-    execute_paced(s, warp, warps, lane, windows, p, sums, events, give_up, out);
-#else
     execute(s, role, warp, warps, lane, windows, p, sums, events, give_up, out);
-#endif
     if (lane == 0) atomicMax(&s.done_ns, since(global_timer_ns(), zero));
     __threadfence_system();
     if (lane == 0) atomicMax(&s.visible_ns, since(global_timer_ns(), zero));

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.device.backend import resolve_backend
-from xstage_bench.record.json_file import read_json, write_json
-from xstage_bench.replay_document import DOCUMENT
+from xstage_bench.record.json_file import write_json
+from xstage_bench.replay_document import DOCUMENT, read_replay
 from xstage_bench.task_run import measure_tasks
 from xstage_bench.task_schedule import TaskSchedule
 from xstage_bench.workloads.moe import even_blocks, moe_tasks, tasks_of_blocks
@@ -99,35 +99,39 @@ def measure(which: str, compute: str, folder: str, processes: str = "3", repetit
 
 
 def show(path: str) -> None:
-    """Print the table that a document holds, measured / first probes."""
-    document = read_json(Path(path), dict[str, Any])
-    found = {row["schedule"]: row["slowdown"]["value"] for row in document["rows"]}
+    """Print the table that a document holds: total over the same schedule without stores, measured / first probes."""
+    document = read_replay(Path(path))
+    found = {row["schedule"]: row for row in document["rows"]}
     if any("-16w-" in name for name in found):
         _show_waves(found)
     else:
         _show_blocks(found)
 
 
-def _show_waves(found: dict[str, float]) -> None:
+def _show_waves(found: dict[str, Any]) -> None:
     for waves in (16, 4):
         print(f"\n{waves} waves\n\n| shape | none: wave | interleaved | waves wait: wave | lead 1 | lead 2 |")
         print("|---" * 6 + "|")
         for shape, dtype in FIRST_WAVE:
             names = [f"{shape}-{dtype}-{waves}w-{d}-{o}" + (f"-lead{lead:g}" if lead else "") for d, o, lead in WAVE_CELLS]
-            cells = [_pair(found[n], first if waves == 16 else None) for n, first in zip(names, FIRST_WAVE[shape, dtype], strict=True)]
+            first = FIRST_WAVE[shape, dtype] if waves == 16 else (None,) * len(names)
+            cells = [_pair(found[n]["slowdown"]["value"], one) for n, one in zip(names, first, strict=True)]
             print(f"| {shape} {dtype} | " + " | ".join(cells) + " |")
 
 
-def _show_blocks(found: dict[str, float]) -> None:
-    print("| shape | " + " | ".join(f"{n}: wave | interleaved (lead)" for n in TOKENS) + " |")
-    print("|---" * 7 + "|")
+def _show_blocks(found: dict[str, Any]) -> None:
+    """Print wave and the lead with the shortest total, and what it gains over wave."""
+    print("| shape | " + " | ".join(f"{n}: wave | interleaved (lead) | gain" for n in TOKENS) + " |")
+    print("|---" * 10 + "|")
     for (shape, dtype), first in FIRST_BLOCK.items():
         cells = []
         for i, tokens in enumerate(TOKENS):
-            head = f"{shape}-{dtype}-{tokens}"
-            best = min(LEADS, key=lambda lead: found.get(f"{head}-lead{lead:g}", float("inf")))
-            cells += [_pair(found[f"{head}-wave"], first[2 * i])]
-            cells += [_pair(found[f"{head}-lead{best:g}"], first[2 * i + 1]) + f" ({best:g})"]
+            wave = found[f"{shape}-{dtype}-{tokens}-wave"]
+            leads = {lead: found[f"{shape}-{dtype}-{tokens}-lead{lead:g}"] for lead in LEADS}
+            lead, best = min(leads.items(), key=lambda one: float(one[1]["total_us"]["value"]))
+            cells += [_pair(wave["slowdown"]["value"], first[2 * i])]
+            cells += [_pair(best["slowdown"]["value"], first[2 * i + 1]) + f" ({lead:g})"]
+            cells += [_pair(wave["total_us"]["value"] / best["total_us"]["value"], first[2 * i] / first[2 * i + 1])]
         print(f"| {shape} {dtype} | " + " | ".join(cells) + " |")
 
 

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from xstage_bench.errors import DataError
 from xstage_bench.record.json_file import read_json, write_json
 
 DOCUMENT, SUMMARY = "replay.json", "summary.json"
+
+
+def read_replay(path: Path) -> dict[str, Any]:
+    """Read a ``replay.json``, or one that was compressed for keeping (``replay.json.gz``).
+
+    Raises
+    ------
+    UsageError, DataError
+        As `read_json`.
+    """
+    if path.suffix != ".gz":
+        return read_json(path, dict[str, Any])
+    try:
+        return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=dict[str, Any])
+    except (OSError, EOFError, msgspec.DecodeError) as error:
+        raise DataError(f"{path}: not a compressed JSON document ({error})", "take it from a copy") from error
 
 
 def summary_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -32,8 +51,8 @@ def summary_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def write_summary(folder: Path) -> Path:
     """Write ``summary.json`` of a folder that holds replays, one of its own or one in each subfolder; regenerated from them alone."""
-    files = sorted({*folder.glob(DOCUMENT), *folder.glob(f"*/{DOCUMENT}")})
-    rows = [row for path in files for row in summary_rows(read_json(path, dict[str, Any]))]
+    files = sorted({*folder.glob(f"{DOCUMENT}*"), *folder.glob(f"*/{DOCUMENT}*")})
+    rows = [row for path in files for row in summary_rows(read_replay(path))]
     write_json(folder / SUMMARY, {"schema_version": 1, "rows": rows})
     return folder / SUMMARY
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xstage_bench.copies import load_copies
 from xstage_bench.model.headline import headline_entry, headline_rate
+from xstage_bench.page import Table, data_url, render
 from xstage_bench.plot import Drawn, gpu_names, image_bytes, read_once, render_figures
 from xstage_bench.record.atomic import write_bytes
 from xstage_bench.report_tables import (
     MISSING,
-    Table,
     copies_table,
     estimate,
     gpu_table,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 #: A figure of more points than this makes is smaller as PNG.
 LARGEST_SVG_BYTES = 260_000
-TEMPLATE = Path(__file__).with_name("templates") / "report.html.j2"
 
 
 def write_report(
@@ -67,15 +65,12 @@ def render_report(
     run: Run, model: Model, validation: Validation | None, extra_dirs: Sequence[Path] = (), drawn: Sequence[Drawn] | None = None
 ) -> str:
     """Return the report as HTML. Every text from the run is escaped; the same input gives the same bytes."""
-    from jinja2 import Environment, StrictUndefined
-
     run = read_once(run)
     if drawn is None:
         drawn = render_figures(run, model, validation, extra_dirs=extra_dirs)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     manifest = run.manifest
-    return template.render(
+    return render(
+        "report.html.j2",
         name=run.name,
         gpus=gpu_names(run),
         manifest=manifest,
@@ -162,11 +157,11 @@ def provenance(model: Model, manifest: Manifest) -> Table:
 
 
 def _figure(drawn: Drawn) -> dict[str, Any]:
-    """Return what the template needs of one figure. An image as data, not inline SVG: ids of two figures cannot collide."""
+    """Return what the template needs of one figure."""
     source = None
     if drawn.figure is not None:
         data, kind = image_bytes(drawn, "svg"), "svg+xml"
         if len(data) > LARGEST_SVG_BYTES:
             data, kind = image_bytes(drawn, "png"), "png"
-        source = f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+        source = data_url(data, kind)
     return {"spec": drawn.spec, "source": source, "reason": drawn.reason, "failed": drawn.failed}

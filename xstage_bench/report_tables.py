@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from xstage_bench.model.headline import headline_entry, headline_rate
+from xstage_bench.page import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 MISSING = "–"
 #: Pairs whose full (K, W) tables are printed; those of a larger node are in model.json.
 DETAILED_PAIRS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table as text; `note` stands below it."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
 
 
 def copies_table(rows: Sequence[Rate], manifest: Manifest) -> Table | None:

@@ -47,6 +47,9 @@ def probes(source: int, destination: int, producers: int, warps: int = 4) -> dic
     order = np.concatenate((np.arange(0, hops, 2), np.arange(1, hops, 2)))
     chain = tasks(2, hops // 2, "single", waits_for=order - 1, signals=order)
     found |= {f"event.{publish}": replace(chain, publish=publish) for publish in get_args(Publish)}
+    step = np.arange(24 * producers) % 24  # everybody waits for everybody: the boundary of a wave
+    wide = tasks(producers, 24, "ping_pong", waits_for=step - 1, signals=step)
+    found |= {f"event_of_all.{publish}": replace(wide, publish=publish) for publish in get_args(Publish)}
     size = np.resize(_STORES, 6 * len(_STORES)) * warps * 512
     found["store"] = tasks(1, size.size, "ping_pong", bytes=size, remote_bytes=size, compute_cycles=np.full(size.size, 4 * _CYCLES))
     long = np.full(8 * producers, _LONG * warps * 512)
@@ -69,6 +72,7 @@ def constants(found: Mapping[str, Sequence[tuple[int, TaskTrace]]]) -> dict[str,
         ``compute_excess_cycles.FORM``: compute measured minus asked.
         ``signal_cycles.PUBLISH``: from the end of compute to the end of the signal with nothing outstanding.
         ``event_cycles.PUBLISH``: from the end of the last signal to the start of a task of another SM that waits for it.
+        ``event_of_all_cycles.PUBLISH``: the same where all SMs signal and all wait.
         ``store_cycles.N``: issue of N warp-stores per warp by one SM alone.
         ``drain_gb_per_s.one_way``, ``drain_gb_per_s.both_ways``: all bytes over the time until a fence of every producer has returned.
     """
@@ -97,12 +101,16 @@ def _signal(trace: TaskTrace) -> dict[str, float]:
     return {"signal_cycles": float(np.mean(_cycles(trace, trace.signal_end_ns - trace.compute_end_ns)))}
 
 
-def _event(trace: TaskTrace) -> dict[str, float]:
+def _event(trace: TaskTrace, name: str = "event_cycles") -> dict[str, float]:
     s = trace.schedule
-    signalled = np.zeros(s.event_count)
-    signalled[s.signals] = trace.signal_end_ns
+    signalled = np.full(s.event_count, -np.inf)
+    np.maximum.at(signalled, s.signals, trace.signal_end_ns)
     waits = s.waits_for >= 0
-    return {"event_cycles": float(np.mean(_cycles(trace, trace.start_ns[waits] - signalled[s.waits_for[waits]])))}
+    return {name: float(np.mean(_cycles(trace, trace.start_ns[waits] - signalled[s.waits_for[waits]])))}
+
+
+def _event_of_all(trace: TaskTrace) -> dict[str, float]:
+    return _event(trace, "event_of_all_cycles")
 
 
 def _store(trace: TaskTrace) -> dict[str, float]:
@@ -116,7 +124,7 @@ def _drain(trace: TaskTrace) -> dict[str, float]:
     return {"drain_gb_per_s": trace.schedule.volume_bytes / trace.visible_ns}
 
 
-_READ = {"turn": _turn, "signal": _signal, "event": _event, "store": _store, "drain": _drain}
+_READ = {"turn": _turn, "signal": _signal, "event": _event, "event_of_all": _event_of_all, "store": _store, "drain": _drain}
 
 
 def _cycles(trace: TaskTrace, ns: NDArray[np.float64]) -> NDArray[np.float64]:

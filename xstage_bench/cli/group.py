@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import signal
 from collections.abc import Iterable
 from importlib import import_module
@@ -27,10 +28,13 @@ VERBS: dict[str, str] = {
     "fit": "Fit the Burst-Gap model to a run folder; writes model.json.",
     "validate": "Judge the model on the held-out schedules; writes validation.json.",
     "predict": "Predict the issue times of a schedule file with a fitted model.",
+    "advise": "Advise how to order, size and space a kernel's stores so that they cost least.",
     "report": "Draw the figures and write one self-contained HTML page.",
     "check": "Say what speaks against a run, or judge it by an operator's limits.",
     "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
     "compare": "Compare two fitted runs, or one with a shipped node: same, better, worse or undetermined.",
+    "import": "Import the time stamps of a kernel of your own as a schedule and a run folder.",
+    "fleet": "Rank the runs of many nodes, and name what stands out.",
 }
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -65,7 +69,8 @@ class LazyGroup(click.Group):
         """Import and return one verb."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"xstage_bench.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"xstage_bench.cli.{module}").command
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -3,51 +3,106 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from xstage_bench.cli.fit import numbers
-from xstage_bench.cli.options import FILE, common, measuring, run_options
-from xstage_bench.cli.output import Output
+from xstage_bench.cli.options import FILE, common, measuring, run_options, seconds
+from xstage_bench.cli.output import Output, table
 from xstage_bench.cli.progress import progress_bar
 from xstage_bench.cli.run import count_text, pair_status, run_document, run_folder, stopped
 from xstage_bench.cli.validate import scores
+from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from xstage_bench.device.cuda.rendezvous import Place
     from xstage_bench.pipeline import Profiled
+    from xstage_bench.plan import Options
 
 
 @click.command("profile", short_help="Measure, fit, validate, draw and report.")
 @measuring
 @click.option("--out", "folder", type=FILE, metavar="DIR", help="The run folder; default: a new dated one under ./xstage-runs/.")
 @click.option("--resume", is_flag=True, help="Finish the interrupted run in --out.")
+@click.option("--alone", is_flag=True, help="Profile this node alone, also under srun or mpirun.")
+@click.option("--patience", callback=seconds, metavar="SECONDS", help="How long rank 0 waits for the other nodes; default 900.")
 @common
-def command(out: Output, folder: Path | None, resume: bool, **chosen: Any) -> int:
+def command(out: Output, folder: Path | None, resume: bool, alone: bool, patience: float | None, **chosen: Any) -> int:
     """Profile this node: check it, measure its pairs, fit, validate on held-out schedules, draw the figures, write the report.
 
-    On a machine without any GPU the same is done on a simulated node, and everything written says so.
+    On a machine without any GPU the same is done on a simulated node, and everything written says so. Started on many nodes by
+    srun or mpirun, each node profiles itself into the shared folder --out, and rank 0 compares them.
     """
+    from xstage_bench.launch import launched
+
+    place = None if alone else launched()
+    if place is not None:
+        return _many(out, place, folder, resume, patience, chosen)
+    options = run_options(out, **chosen)
+    folder = run_folder(folder, resume)
+    done = _one(out, options, folder, resume)
+    out.result(_document(done), _text(done))
+    return pair_status(out, done.run)
+
+
+def _one(out: Output, options: Options, folder: Path, resume: bool) -> Profiled:
     from xstage_bench.doctor import examine
     from xstage_bench.environment import snapshot
     from xstage_bench.pipeline import profile
     from xstage_bench.topology import read_topology
 
-    options = run_options(out, **chosen)
-    folder = run_folder(folder, resume)
     if options.backend.spec == "cuda":
         for finding in examine(read_topology(), snapshot()):
             if finding.status != "ok":
                 out.note(f"{finding.status}: {finding.check}: {finding.detail}")
     try:
         with progress_bar() as progress:
-            done = profile(options, folder, ["xstage", *sys.argv[1:]], resume=resume, progress=progress, say=out.note)
+            return profile(options, folder, ["xstage", *sys.argv[1:]], resume=resume, progress=progress, say=out.note)
     except KeyboardInterrupt:
         stopped(out, folder)
         raise
-    out.result(_document(done), _text(done))
-    return pair_status(out, done.run)
+
+
+def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience: float | None, chosen: dict[str, Any]) -> int:
+    """Do one rank's part of a launch on many nodes; rank 0 gathers, and answers for all."""
+    from xstage_bench.fleet.page import write_fleet
+    from xstage_bench.fleet.screen import screen
+    from xstage_bench.launch import PATIENCE_S, take_part
+
+    if shared is None:
+        raise UsageError(f"{place.size} ranks were started and need one folder", "--out FOLDER on a file system that all nodes share")
+
+    def work(folder: Path) -> int:
+        options = run_options(out, **chosen)
+        if options.backend.simulated:  # else every simulated node would be the same one
+            options = replace(options, seed=options.seed + place.rank)
+        done = _one(out, options, folder, resume and folder.exists())
+        return pair_status(out, done.run)
+
+    spec = str(chosen["spec"])
+    gathered = take_part(
+        place, shared, work, one_per_host=not spec.startswith(("sim", "replay")), patience_s=patience or PATIENCE_S, say=out.note
+    )
+    if gathered is None:
+        return 0
+    fleet = screen(shared)
+    files = {k: str(v) for k, v in write_fleet(fleet, shared).items()}
+    document = {
+        "folder": str(shared),
+        "simulated": fleet.simulated,
+        "ranks": gathered.ranks,
+        "missing": gathered.missing,
+        "verdict": fleet.verdict,
+        "outliers": fleet.outliers,
+        "files": files,
+    }
+    rows = [[r.rank, r.host, r.state, r.run, r.reason or ""] for r in gathered.ranks]
+    head = table(["rank", "host", "", "run", ""], rows)
+    out.result(document, f"{head}\n\n{fleet.runs} nodes: {fleet.verdict}\n" + "\n".join(files.values()))
+    return gathered.exit_code
 
 
 def _document(done: Profiled) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """What stands out of a population of links: by node, by GPU, by link, each once and at the level where it belongs.
 
-A number x of the link from GPU s to GPU d of node n is split by medians: log x = population + node[n] + egress[n, s] + ingress[n, d] + link.
+A number x of the link from GPU s to GPU d of node n is split by medians:
+
+    log x = population + node[n] + egress[n, s] + ingress[n, d] + link
+
 So a slow node is one finding and not 56, and a GPU whose egress is slow is one and not 7. At each level a deviation is judged against
-the spread of its own level (1.4826 times the median absolute deviation, which a tenth of bad links does not move).
+the spread of its own level: how far 68 % of it lie from its median at most, which a tenth of bad links hardly moves.
 """
 
 from __future__ import annotations
@@ -22,14 +25,16 @@ Level = Literal["node", "egress", "ingress", "link"]
 DEVIATIONS, SMALLEST = 5.0, 0.05
 #: Fewer of a level are no population.
 FEWEST = 4
-_TO_SIGMA = 1.4826
+#: This share of a normal population lies within one standard deviation.
+_ONE_SIGMA = 0.6827
+_ZERO = 1e-12
 #: With fewer than three GPUs an egress, an ingress and a link are the same thing.
 _GPUS_FOR_PORTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """One deviation: `node` by its number, `gpu` or `pair` within it; `change` is relative to what stood beside it; `score` in deviations."""
+    """One deviation: the node by its number, GPUs within it; `change` is relative to what stood beside it, `score` in deviations."""
 
     level: Level
     node: int
@@ -115,8 +120,17 @@ def _sweep(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArray
 
 
 def _sigma(values: FloatArray) -> float:
+    """Standard deviation of the good part of a level.
+
+    Not the median absolute deviation, and without the zeros: subtracting the median of a few values makes one of them zero, and sweeping
+    twice makes a third of them zero, so that both would understate the spread by up to a third.
+    """
     finite = values[np.isfinite(values)]
-    return float(_TO_SIGMA * np.median(np.abs(finite - np.median(finite)))) if finite.size else 0.0
+    away = np.abs(finite - np.median(finite)) if finite.size else finite
+    moved = away[away > _ZERO]
+    if 2 * moved.size > away.size:  # else the population itself is exact, and what moved is what to find
+        away = moved
+    return float(np.quantile(away, _ONE_SIGMA)) if away.size else 0.0
 
 
 def _outliers(level: Level, values: FloatArray, names: Sequence[tuple[int, int | None, int | None]]) -> list[Outlier]:
@@ -127,7 +141,7 @@ def _outliers(level: Level, values: FloatArray, names: Sequence[tuple[int, int |
     away = values - middle
     sigma = max(_sigma(values), SMALLEST / DEVIATIONS)  # the most regular population does not make a change below SMALLEST an outlier
     at = np.flatnonzero(finite & (np.abs(away) > DEVIATIONS * sigma) & (np.abs(np.expm1(away)) > SMALLEST))
-    return [Outlier(level, *names[i], float(np.expm1(away[i])), float(away[i] / sigma)) for i in at]
+    return [Outlier(level, *names[int(i)], float(np.expm1(away[i])), float(away[i] / sigma)) for i in at]
 
 
 def _gpu_counts(n: IntArray, s: IntArray, d: IntArray, nodes: int) -> IntArray:

@@ -4,7 +4,7 @@ Nothing is fitted here with intervals: a thousand nodes of 56 pairs are screened
 each other. All are of the launch shape that all SMs share (most producers, the warp count nearest to 4):
 
 - ``drain_gb_per_s``: slope of bytes over the slowest producer's time, over bursts of at least a quarter of the largest;
-- ``capacity_bytes``: where the same line of the mean over producers meets zero time: (V - Q)/R = 0;
+- ``capacity_bytes``: where the line of the mean over producers through all stalled bursts meets zero time: (V - Q)/R = 0;
 - ``issue_ns``: issue time of the smallest burst, mean over producers.
 """
 
@@ -33,6 +33,8 @@ _VALUES = ("issue_mean_cycles", "makespan_ns", "sm_clock_mhz")
 _DEEPEST = 3
 _NEAREST_WARPS = 4
 _MIN_SIZES = 3
+#: Bursts that took this many times what the smallest one would, byte for byte, have stalled.
+_STALLED = 3.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,15 +156,18 @@ def _reduced(name: str, manifest: Manifest, rows: dict[str, NDArray[Any]]) -> No
 
 def _numbers(volume: FloatArray, issue_ns: FloatArray, makespan_ns: FloatArray) -> tuple[float, float, float]:
     """R, Q and the issue time of the smallest burst, from the medians of one sweep, ascending in size."""
-    large = volume >= volume.max() / 4
     smallest = float(issue_ns[0])
-    if large.sum() < _MIN_SIZES:
-        return np.nan, np.nan, smallest
-    rate = np.polyfit(volume[large], makespan_ns[large], 1)[0]
-    slope, start = np.polyfit(volume[large], issue_ns[large], 1)
-    if rate <= 0 or slope <= 0:
-        return np.nan, np.nan, smallest
-    return float(1 / rate), float(max(0.0, -start / slope)), smallest
+    rate = capacity = np.nan
+    large = volume >= volume.max() / 4
+    if large.sum() >= _MIN_SIZES:
+        slope, _ = np.polyfit(volume[large], makespan_ns[large], 1)
+        rate = 1 / slope if slope > 0 else np.nan
+    stalled = issue_ns > _STALLED * smallest * volume / volume[0]
+    if stalled.sum() >= _MIN_SIZES:
+        # By relative residuals: the shortest stalled bursts say most about Q.
+        slope, start = np.polyfit(volume[stalled], issue_ns[stalled], 1, w=1 / issue_ns[stalled])
+        capacity = max(0.0, -start / slope) if slope > 0 else np.nan
+    return float(rate), float(capacity), smallest
 
 
 def grouped_medians(keys: Sequence[IntArray], values: Sequence[FloatArray]) -> tuple[list[IntArray], IntArray, list[FloatArray]]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.attention import REPORT, Build, Flags
+from xstage_bench.fused.attention import REPORT, STAMP, Build, Flags
 from xstage_bench.fused.gpu import Gpu
 from xstage_bench.fused.nccl import Nccl
 from xstage_bench.fused.plans import awaited, flag_words
@@ -80,6 +80,30 @@ def fused(rig: Rig, build: Build, order: str, flags: Flags = "none") -> Variant:
     return Variant(name, _attention(rig, build, plans), reports=tuple(zip(rig.gpus, reports, strict=True)))
 
 
+def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
+    """Execute once with a time stamp around each tile's parts, alone (`order` None) or fused, and return the `STAMP`s of rank 0.
+
+    Returns
+    -------
+    ndarray of STAMP, shape (tiles, consumers)
+        In the order of the tiles.
+    """
+    build = replace(build, stamps=True)
+    name = order or IN_ORDER
+    plans, places = [], []
+    for r, gpu in enumerate(rig.gpus):
+        plan = rig.plan_owners(r, build, name, gpu.sms, rig.owners(r)) if order else rig.plan_local(r, build, name, gpu.sms)
+        tiles = int(plan["tiles"][0])
+        places.append(rig.take(gpu, tiles * build.consumers * STAMP.itemsize))
+        plan["stamps"] = places[-1]
+        plans.append(plan)
+    _attention(rig, build, plans)()
+    for gpu in rig.gpus:
+        gpu.synchronize()
+    tiles = int(plans[0]["tiles"][0])
+    return rig.gpus[0].download(places[0], STAMP, tiles * build.consumers).reshape(tiles, build.consumers)
+
+
 def then_push(rig: Rig, build: Build) -> Variant:
     """Attention, then a kernel whose SMs all copy to the peers by 16-byte stores."""
     attention, staged = _staged(rig, build)
@@ -133,6 +157,7 @@ def beside_copying_sms(rig: Rig, build: Build, sms: int) -> Variant:
         plan = rig.plan_owners(r, build, IN_ORDER, ctas, to)
         plan["flags"][0, : rig.problem.ranks] = flags
         plan["report"] = rig.take(gpu, REPORT.itemsize)
+        gpu.attention(build)  # loading it while the copying kernel waits for its flags would dead-lock
         plans.append(plan)
         tables.append(
             rig.upload(gpu, tiles_to_owners(rig.placing, build, r, rig.order(r, IN_ORDER, build, ctas)[1], staged, addresses, flags))

@@ -14,10 +14,9 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-def tile_rows(rows: int) -> IntArray:
-    """Rows of each block of at most 128."""
-    starts = np.arange(0, rows, TILE)
-    return np.minimum(starts + TILE, rows) - starts
+def tile_rows(rows: int, group: int = TILE) -> IntArray:
+    """Rows of each block of at most `group`."""
+    return np.minimum(group, rows - np.arange(0, rows, group))
 
 
 def gemm_tile_ns(k: int, dtype: str, read_gb_per_s: float | None = None, tiles: int = 132, producers: int = 132) -> float:
@@ -56,10 +55,11 @@ def tile_tasks(
     tile_ns : ndarray, shape (tiles,)
         Compute time of each, in the order of execution.
     stored, remote : ndarray, shape (tiles,)
-        Bytes that each stores, and those of them that leave the GPU: rounded to whole warp-stores of all warps, and to warp-stores.
+        Bytes that each stores, and those of them that leave the GPU: rounded up to whole warp-stores of all warps, and to warp-stores.
     phase : str
         What the tiles are called.
     producers : int
+        At most: each has a tile.
     both_ways : bool
     sm_clock_mhz : float
     flavour : str
@@ -67,7 +67,8 @@ def tile_tasks(
     """
     unit = FLAVOURS[flavour].warp_store_bytes
     whole = np.ceil(stored / (4 * unit)).astype(np.int64) * 4 * unit
-    away = np.minimum(np.rint(remote / unit).astype(np.int64) * unit, whole)
+    away = np.minimum(np.ceil(remote / unit).astype(np.int64) * unit, whole)
+    producers = min(producers, whole.size)
     producer = np.arange(whole.size) % producers
     turn = np.argsort(producer, kind="stable")
     nothing = np.full(whole.size, NONE)

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.errors import UsageError
-from xstage_bench.workloads.gemm import gemm_tile_ns, tile_rows, tile_tasks
+from xstage_bench.workloads.gemm import IntArray, gemm_tile_ns, tile_rows, tile_tasks
 from xstage_bench.workloads.moe import check_expert_parallel, moe_tasks
 from xstage_bench.workloads.phases import MODES, Layout, Mode, Phase
 from xstage_bench.workloads.rates import ELEMENT_BYTES, memory_rates, tensor_core_rate
-from xstage_bench.workloads.shapes import TILE, MoEShape, moe_shape
+from xstage_bench.workloads.shapes import TILE, moe_shape
 
 SMS = 132
 MAX_WORLD = 8
@@ -172,7 +172,7 @@ def _select(plan: Pass) -> Phase:
     if sp == 1:
         return Phase("select", _repeats(plan), compute_ns=plan.tokens * token_ns / SMS, note="indexer over all earlier tokens")
     group = 1 if decoding else 16
-    rows = np.minimum(group, plan.tokens - np.arange(0, plan.tokens, group))
+    rows = tile_rows(plan.tokens, group)
     if decoding:  # a token's keys are shared out over all SMs, so that none is idle
         token_ns *= plan.tokens / (SMS * math.ceil(plan.tokens / SMS))
     entry = min(s["selected"] * 4, math.ceil(plan.context / 8))  # indices of 4 bytes, or one bit per token where that is less
@@ -188,19 +188,19 @@ def _attention(plan: Pass) -> Phase:
     pairs = max(1, c["kv_heads"] // plan.layout.heads_ways)
     share = min(1.0, c["kv_heads"] / plan.layout.heads_ways)  # of a key-value head's queries, where it is copied
     tile_ns, note = _attention_tile_ns(plan, group, share)
-    count = math.ceil(plan.tokens * sp / group) * pairs  # every rank has all tokens of the chunk, for its share of the heads
+    rows = np.tile(tile_rows(plan.tokens * sp, group), pairs)  # every rank has all tokens of the chunk, for its share of the heads
     if sp == 1:
-        return Phase("attention", _repeats(plan), compute_ns=count / SMS * tile_ns, note=note)
-    owner = np.arange(count) * sp // count
-    size = np.full(count, group * per_pair * share * c["head_dim"] * ELEMENT_BYTES["bf16"])
-    tasks = tile_tasks(np.full(count, tile_ns), size, size * (owner != 0), phase="attention", name=_name(plan, "attention"))
+        return Phase("attention", _repeats(plan), compute_ns=rows.size / SMS * tile_ns, note=note)
+    width = per_pair * share * c["head_dim"] * ELEMENT_BYTES["bf16"]
+    away = np.tile(_rows_of_others(plan.tokens * sp, plan.tokens, group), pairs)
+    tasks = tile_tasks(np.full(rows.size, tile_ns), rows * width, away * width, phase="attention", name=_name(plan, "attention"))
     return Phase("attention", _repeats(plan), tasks, note=note)
 
 
 def _attention_tile_ns(plan: Pass, group: int, share: float) -> tuple[float, str]:
     """Time of one tile: dense with a mask, or over the selected tokens, which each query reads for itself; the faster of the two."""
     c, selected = configuration()["language"], configuration()["sparse_attention"]["selected"]
-    rate = tensor_core_rate("bf16").flops_per_sm
+    rate = tensor_core_rate("bf16", "attention").flops_per_sm
     decoding = plan.mode == "decode"
     kept = min(float(selected), plan.context) if decoding else _mean_selected(plan.context, selected)
     key_flops = 4 * max(64, group * share * c["heads"] // c["kv_heads"]) * c["head_dim"]  # a tensor-core tile has 64 rows at least
@@ -220,9 +220,9 @@ def _output(plan: Pass) -> list[Phase]:
     tile_ns = gemm_tile_ns(c["heads"] * c["head_dim"] // tp, plan.dtype, _reading(plan), rows.size * columns)
     if tp == 1:
         return [Phase("output", _repeats(plan), compute_ns=math.ceil(rows.size * columns / SMS) * tile_ns)]
-    size = np.repeat(rows * TILE * ELEMENT_BYTES["bf16"], columns).astype(np.float64)
-    owner = np.repeat(np.arange(rows.size) * tp // rows.size, columns)
-    tasks = tile_tasks(np.full(size.size, tile_ns), size, size * (owner != 0), phase="output", name=_name(plan, "output"))
+    width = float(TILE * ELEMENT_BYTES["bf16"])
+    stored, away = (np.repeat(x * width, columns) for x in (rows, _rows_of_others(tokens, plan.tokens)))
+    tasks = tile_tasks(np.full(stored.size, tile_ns), stored, away, phase="output", name=_name(plan, "output"))
     gathered = plan.tokens * (tp - 1) * c["hidden"] * ELEMENT_BYTES["bf16"]
     return [
         Phase("gather", _repeats(plan), pull_bytes=gathered, note="rows of the other TP ranks before the projections"),
@@ -239,7 +239,7 @@ def _experts(plan: Pass) -> list[Phase]:
         base = float(tasks.compute_cycles.sum()) / SMS / 1.98
         return [Phase("experts", _repeats(plan), compute_ns=base)]
     row = shape.hidden * ELEMENT_BYTES[plan.dtype]
-    pulled = round(plan.tokens * (ep - 1) * _ranks_of_a_token(shape, ep) / ep * row)
+    pulled = round(plan.tokens * (ep - 1) * shape.ranks_of_a_token(ep) / ep * row)
     return [
         Phase("dispatch", _repeats(plan), pull_bytes=pulled, note="pulled: one row for each token and rank that has an expert of it"),
         Phase("experts", _repeats(plan), tasks, note="Expert-Wave order, each block's Linear-2 waits for its Linear-1"),
@@ -263,9 +263,9 @@ def _vision(plan: Pass) -> list[Phase]:
     tile_ns = gemm_tile_ns(inner, "bf16")
     if ways == 1:
         return [tower, Phase("reshard", 1, compute_ns=math.ceil(rows.size * columns / SMS) * tile_ns, per_layer=False)]
-    size = np.repeat(rows * TILE * ELEMENT_BYTES["bf16"], columns).astype(np.float64)
-    owner = np.repeat(np.arange(rows.size) * ways // rows.size, columns)
-    tasks = tile_tasks(np.full(size.size, tile_ns), size, size * (owner != 0), phase="reshard", name=_name(plan, "reshard"))
+    width = float(TILE * ELEMENT_BYTES["bf16"])
+    stored, away = (np.repeat(x * width, columns) for x in (rows, _rows_of_others(tokens, math.ceil(tokens / ways))))
+    tasks = tile_tasks(np.full(stored.size, tile_ns), stored, away, phase="reshard", name=_name(plan, "reshard"))
     return [
         tower,
         Phase("reshard", 1, tasks, per_layer=False, note="from whole pictures to the ranks of the sequence, in the projector's epilogue"),
@@ -277,15 +277,19 @@ def _feedback(plan: Pass, feedback: str) -> Phase:
     c, k = configuration()["language"], configuration()["serving"]["feedback_top_k"]
     rows, columns = tile_rows(plan.tokens), math.ceil(c["vocabulary"] / TILE)
     tile_ns = gemm_tile_ns(c["hidden"], plan.dtype)
-    entry = TILE * ELEMENT_BYTES["bf16"] if feedback == "logits" else k * 6 / columns  # an index of 4 bytes and a value of 2
-    size = np.repeat(rows * float(entry), columns)
-    blocks = min(rows.size, 4)  # one schedule is 512 tokens, which are alike: more would only make it long
-    tasks = tile_tasks(
-        np.full(blocks * columns, tile_ns), size[: blocks * columns], size[: blocks * columns], phase="feedback", name=_name(plan, feedback)
-    )
-    return Phase(
-        "feedback", math.ceil(rows.size / blocks) * plan.chunks, tasks, per_layer=False, note=f"{feedback} of every token to the student"
-    )
+    rows = rows[: min(rows.size, 4)]  # one schedule is 512 tokens, which are alike: more would only make it long
+    size = np.repeat(rows[:, None] * float(TILE * ELEMENT_BYTES["bf16"]), columns, axis=1)
+    if feedback == "top_k":  # known when a token's last tile is: an index of 4 bytes and a value of 2 each
+        size[:, :-1] = 0.0
+        size[:, -1] = rows * k * 6
+    tasks = tile_tasks(np.full(size.size, tile_ns), size.ravel(), size.ravel(), phase="feedback", name=_name(plan, feedback))
+    repeats = math.ceil(plan.tokens / (rows.size * TILE)) * plan.chunks
+    return Phase("feedback", repeats, tasks, per_layer=False, note=f"{feedback} of every token to the student")
+
+
+def _rows_of_others(tokens: int, own: int, group: int = TILE) -> IntArray:
+    """Rows of each block of `group` tokens that are not among the first `own`, which stay here."""
+    return tile_rows(tokens, group) - np.clip(own - np.arange(0, tokens, group), 0, tile_rows(tokens, group))
 
 
 def _name(plan: Pass, phase: str) -> str:
@@ -308,10 +312,3 @@ def _mean_selected(context: int, selected: int) -> float:
     """Tokens that a query keeps, mean over a prefill: all earlier ones, at most `selected`."""
     few = min(context, selected)
     return (few * (few + 1) / 2 + (context - few) * selected) / context
-
-
-def _ranks_of_a_token(shape: MoEShape, ep: int) -> float:
-    """Expected number of ranks that have an expert of a token, experts drawn evenly."""
-    local = shape.experts // ep
-    none = math.comb(shape.experts - local, shape.top_k) / math.comb(shape.experts, shape.top_k)
-    return ep * (1 - none)

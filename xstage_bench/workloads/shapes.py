@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -67,6 +68,11 @@ class MoEShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def linear2_tiles(self) -> int:
         """Output tiles of the down projection of one block of 128 tokens."""
         return self.hidden // TILE
+
+    def ranks_of_a_token(self, ep: int) -> float:
+        """Expected number of ranks that have an expert of a token, of `ep` with equal shares, experts drawn evenly."""
+        others = self.experts - self.experts // ep
+        return ep * (1 - math.comb(others, self.top_k) / math.comb(self.experts, self.top_k))
 
 
 class AttentionShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

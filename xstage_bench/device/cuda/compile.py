@@ -1,7 +1,8 @@
 """Compile the kernels of ``cuda/`` to machine code with NVRTC; needs no GPU.
 
 The device, the tests and ``make kernels`` compile through this one function, so what is checked is what runs. CuPy's own disk
-cache ignores files that a source includes; here the key is a hash of the whole folder.
+cache ignores files that a source includes; here the key is a hash of the whole folder, and the compiler's version: another NVRTC makes
+another measured loop of the same source (docs/method.md).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from xstage_bench.assets import asset_dir
@@ -31,6 +33,18 @@ def sources_hash() -> str:
     for path in sorted(asset_dir("cuda").glob("*.cu*")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _nvrtc_version() -> tuple[int, ...] | None:
+    """Return the compiler's version, or None where it is not installed: then only what was compiled without one can be had."""
+    try:
+        from cuda.bindings import nvrtc
+
+        status, *version = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError, OSError):
+        return None
+    return tuple(int(v) for v in version) if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else None
 
 
 def _cache_dir() -> Path:
@@ -64,7 +78,8 @@ def compile_kernel(
     """
     definitions = dict(defines or {})
     name = hashlib.blake2b(
-        repr((source, arch, sorted(definitions.items()), *sorted((headers or {}).items()), sources_hash())).encode(), digest_size=12
+        repr((source, arch, sorted(definitions.items()), *sorted((headers or {}).items()), sources_hash(), _nvrtc_version())).encode(),
+        digest_size=12,
     ).hexdigest()
     cached = _cache_dir() / f"{Path(source).stem}-{arch}-{name}.cubin"
     if cache and cached.is_file():

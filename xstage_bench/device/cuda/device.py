@@ -196,17 +196,6 @@ class CudaDevice:
         UsageError
             The replay cannot execute one of them.
         """
-        for found in self._executions(schedules, repetitions, compute, None):
-            yield tasks.unpack(*found)
-
-    def execute_paced(self, schedules: Sequence[TaskSchedule], pacer: str, *, repetitions: int, compute: Compute) -> Iterator[tasks.Paced]:
-        """Execute TaskSchedules of one role; a pacer is asked before each task's stores, `pacer` is its source (cuda/paced.cuh)."""
-        for found in self._executions(schedules, repetitions, compute, pacer):
-            yield tasks.unpack_paced(*found)
-
-    def _executions(
-        self, schedules: Sequence[TaskSchedule], repetitions: int, compute: Compute, pacer: str | None
-    ) -> Iterator[tuple[TaskSchedule, tasks.PackedTasks, Any]]:
         if not schedules:
             return
         a, b = schedules[0].source, schedules[0].destination
@@ -216,12 +205,12 @@ class CudaDevice:
             self._check_tasks(a, b, flavour)
             if both_ways:
                 self._check_tasks(b, a, flavour)
-        packed = {key: self._pack_tasks(s, compute, pacer) for key, s in {id(s): s for s in schedules}.items()}
+        packed = {key: self._pack_tasks(s, compute) for key, s in {id(s): s for s in schedules}.items()}
         self._load_tasks(list(packed.values()))
         place = {key: i for i, key in enumerate(packed)}
         for _ in range(repetitions):
             for s in schedules:
-                yield s, packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)])
+                yield tasks.unpack(s, packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)]))
 
     def tensor_rate(self, source: int, form: Form, warps: int) -> tuple[str, tasks.Rate]:
         """Return the instruction that does tensor-core work here, and what it costs; measured when first asked for."""
@@ -247,13 +236,13 @@ class CudaDevice:
             plain = Schedule((Burst(0),), 1, source=source, destination=destination, flavour=flavour)
             self._prepare(source, destination, [Execution(plain)])
 
-    def _pack_tasks(self, schedule: TaskSchedule, compute: Compute, pacer: str | None) -> tasks.PackedTasks:
+    def _pack_tasks(self, schedule: TaskSchedule, compute: Compute) -> tasks.PackedTasks:
         gpus = self.node().gpus
         ends = (schedule.source, schedule.destination) if schedule.both_ways else (schedule.source,)
         smids = {g: gpus[g].smids for g in ends}
         if compute == "spin":
-            return tasks.pack(schedule, smids, "spin", pacer=pacer)
-        return tasks.pack(schedule, smids, *self.tensor_rate(schedule.source, schedule.form, schedule.warps), pacer=pacer)
+            return tasks.pack(schedule, smids, "spin")
+        return tasks.pack(schedule, smids, *self.tensor_rate(schedule.source, schedule.form, schedule.warps))
 
     def _load_tasks(self, packed: list[tasks.PackedTasks]) -> None:
         self._send("tasks_load", packed)

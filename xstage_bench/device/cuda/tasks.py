@@ -18,32 +18,30 @@ from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, Form, TaskSchedul
 
 _U4, _U8 = "<u4", "<u8"
 TASK = np.dtype([(n, _U4) for n in ("compute", "stores", "remote", "waits_for", "target", "signals", "uneven", "pad")])
-TASK_STAMP = np.dtype([(n, _U4) for n in ("start", "computed", "stored", "signalled", "issue", "answer")])
+TASK_STAMP = np.dtype([(n, _U4) for n in ("start", "computed", "stored", "signalled")])
 LIST = np.dtype([(n, _U4) for n in ("first", "count", "producer", "pad")])
 SEAL = np.dtype(
     [(n, _U4) for n in ("done_ns", "visible_ns")]
     + [(n, _U8) for n in ("epoch", "zero_ns", "clock", "timer_ns", "end_clock", "end_timer_ns")]
 )
 
-MAX_SM_TASKS = 2560  # lists and stamps are in shared memory
+MAX_SM_TASKS = 3072  # lists and stamps are in shared memory
 EVENT_BYTES = 32  # of one counter, see EVENT_STRIDE
 WINDOW_BYTES = 256 * 1024  # of one producer on the destination, and as much on the source; longer lists wrap around in it
 SHARED_BYTES = MAX_SM_TASKS * (TASK.itemsize + TASK_STAMP.itemsize) + 1024
 OPERAND_BYTES = (64 + 128) * 128  # of wgmma, see cuda/tensor_work.cuh
 INSTRUCTIONS = ("spin", "mma.sync", "wgmma")  # XSTAGE_COMPUTE
-PACER = "xstage_replay_pacer.cuh"
 _SLOW_GB_PER_S = 10.0  # for watchdogs only
 
 
 @dataclass(frozen=True, slots=True)
 class TaskVariant:
-    """What a launch is compiled for. `instruction` is one of `INSTRUCTIONS`; `pacer` is the source of a ReplayPacer (cuda/paced.cuh)."""
+    """What a launch is compiled for. `instruction` is one of `INSTRUCTIONS`."""
 
     form: str
     publish: str
     flavour: Flavour
     instruction: str
-    pacer: str | None = None
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions of ``cuda/tasks.cu``."""
@@ -56,13 +54,11 @@ class TaskVariant:
             "XSTAGE_BYTES": str(self.flavour.bytes),
             "XSTAGE_SHARED_BYTES": str(self.shared_bytes),
             **({"XSTAGE_OWN_FLAVOUR": "1"} if self.flavour.source is not None else {}),
-            **({"XSTAGE_PACED": "1"} if self.pacer is not None else {}),
         }
 
     def headers(self) -> dict[str, str]:
         """Return the sources that are no file of ``cuda/``, by the names under which they are included."""
-        found = {OWN_FLAVOUR: self.flavour.source, PACER: self.pacer}
-        return {name: text for name, text in found.items() if text is not None}
+        return {} if self.flavour.source is None else {OWN_FLAVOUR: self.flavour.source}
 
     @property
     def shared_bytes(self) -> int:
@@ -93,25 +89,6 @@ class Rate:
         near = np.maximum(4 * below[:, None] + np.arange(5), 1)
         best = np.abs(self.cycles(near) - cycles[:, None]).argmin(axis=1)
         return np.where(cycles > 0, near[np.arange(cycles.size), best], 0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Paced:
-    """What a pacer answered and what the stores then took; arrays of shape (tasks,), NaN or 0 for tasks that store nothing.
-
-    Parameters
-    ----------
-    trace : TaskTrace
-        A deferred task's ``store_end_ns`` lies behind the start of later ones.
-    issue_cycles : ndarray of float
-        Of the store loop alone, slowest warp.
-    answers : ndarray of int
-        Bits: 1 store now, 2 deferred at least once, 4 stored although the pacer said no (nothing else was left to do).
-    """
-
-    trace: TaskTrace
-    issue_cycles: NDArray[np.float64]
-    answers: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,9 +137,7 @@ def instruction_for(compute: Compute, warps: int, arch: str) -> str:
     return "wgmma" if arch == "sm_90" and warps % 4 == 0 else "mma.sync"
 
 
-def pack(
-    schedule: TaskSchedule, smids: Mapping[int, Sequence[int]], instruction: str, rate: Rate | None = None, pacer: str | None = None
-) -> PackedTasks:
+def pack(schedule: TaskSchedule, smids: Mapping[int, Sequence[int]], instruction: str, rate: Rate | None = None) -> PackedTasks:
     """Lay a schedule out for the GPUs that execute it.
 
     Parameters
@@ -172,8 +147,6 @@ def pack(
     instruction : str
     rate : Rate, optional
         Of that instruction; without it cycles are what the kernel counts, which is right for spinning.
-    pacer : str, optional
-        Source of a ReplayPacer that is asked before a task's stores; form ``single`` only.
 
     Raises
     ------
@@ -183,8 +156,6 @@ def pack(
     flavour = FLAVOURS[schedule.flavour]
     if flavour.kind != "store":
         raise UsageError(f"flavour '{flavour.name}' in a task schedule", "the replay executes plain stores, for example st.v4")
-    if pacer is not None and schedule.form != "single":
-        raise UsageError(f"a pacer with form '{schedule.form}'", "use 'single': in ping-pong another role stores while one computes")
     counts = np.diff(schedule.first)
     if counts.max() > MAX_SM_TASKS:
         raise UsageError(
@@ -212,7 +183,7 @@ def pack(
     expected_s = float(longest) / 1e9 + float(schedule.bytes.sum()) / (_SLOW_GB_PER_S * 1e9) + schedule.task_count * 2e-6 + 1e-2
     if expected_s > 1.0:
         raise UsageError(f"the schedule may take {expected_s:.1f} s; the replay's stamps hold 2 s", "split it, or give it less work")
-    variant = TaskVariant(schedule.form, schedule.publish, flavour, instruction, pacer)
+    variant = TaskVariant(schedule.form, schedule.publish, flavour, instruction)
     size = (schedule.producer_count, schedule.event_count, schedule.warps)
     return PackedTasks(variant, schedule.destination, tasks, lists, *size, chosen[schedule.source], expected_s)
 
@@ -229,7 +200,7 @@ def unpack(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, ND
     """
     own = results[s.source]
     seals, stamps = own["seals"], own["stamps"]
-    busy = np.diff(s.first) > 0
+    busy = np.diff(s.first) > 0  # an SM without tasks writes no seal: what is there is an earlier execution's
     elapsed = seals["end_timer_ns"][busy].astype(float) - seals["timer_ns"][busy].astype(float)
     clock_mhz = float(np.median((seals["end_clock"][busy] - seals["clock"][busy]) / np.maximum(elapsed, 1.0))) * 1e3
     # Of each SM: where its stamps' zero lies on the common time line.
@@ -248,8 +219,8 @@ def unpack(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, ND
         compute_end_ns=ns("computed", s.compute_cycles > 0),
         store_end_ns=ns("stored", s.bytes > 0),
         signal_end_ns=ns("signalled", s.signals != NONE),
-        total_ns=float(seals["done_ns"].max()),
-        visible_ns=float(seals["visible_ns"].max()),
+        total_ns=float(seals["done_ns"][busy].max()),
+        visible_ns=float(seals["visible_ns"][busy].max()),
         sm_clock_mhz=clock_mhz,
         status=status,
         detail=detail,
@@ -270,13 +241,6 @@ def _verdict(s: TaskSchedule, results: dict[int, dict[str, NDArray[Any]]]) -> tu
                 f"at offset {verdict['offset']}: expected 0x{verdict['expected']:08x}, found 0x{verdict['found']:08x}"
             )
     return "ok", ""
-
-
-def unpack_paced(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, NDArray[Any]]]) -> Paced:
-    """Turn what one execution with a pacer wrote into the trace and the pacer's answers."""
-    stamps = results[packed.source]["stamps"]
-    issue = np.where(s.bytes > 0, stamps["issue"].astype(float), np.nan)
-    return Paced(unpack(s, packed, results), issue, stamps["answer"].astype(np.int64))
 
 
 _LENGTHS = (64, 192, 67, 195)  # rounds: whole fours, and three more

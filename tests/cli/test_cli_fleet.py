@@ -1,0 +1,30 @@
+"""``xstage fleet`` as a user calls it, over copies of a small simulated run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+
+def test_a_fleet_of_copies(xstage, small_run, tmp_path, strictly):
+    for name in ("a", "b", "c", "e"):
+        shutil.copytree(small_run, tmp_path / name)
+    path = tmp_path / "e" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"failed_pairs": {"1>0": "lost"}}))
+    done = xstage("fleet", tmp_path, "--json", "--strict")
+    document = strictly(done.out)
+    assert done.code == 4, "a pair failed"
+    assert document["runs"] == 4
+    assert document["simulated"] is True
+    assert document["outliers"] == []
+    assert {n["drain_change"] for n in document["nodes"]} == {0.0}
+    assert (tmp_path / "fleet.html").exists()
+    assert strictly((tmp_path / "fleet.json").read_text())["links"]
+    shutil.rmtree(tmp_path / "a" / "samples")
+    broken = xstage("fleet", tmp_path, "--out", tmp_path / "out")
+    assert broken.code == 1
+    assert "xstage: a: it holds no samples" in broken.err
+
+
+def test_no_fleet(xstage, tmp_path):
+    assert xstage("fleet", tmp_path).code == 2

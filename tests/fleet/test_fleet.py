@@ -1,0 +1,159 @@
+"""A fleet: every planted fault is found once and at its level, nothing else; what cannot be read or compared is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xstage_bench.errors import UsageError
+from xstage_bench.fleet.outliers import DEVIATIONS, judge
+from xstage_bench.fleet.page import write_fleet
+from xstage_bench.fleet.reading import NodeLinks, Unreadable, grouped_medians, read_fleet
+from xstage_bench.fleet.screen import screen
+from xstage_bench.record.manifest import load_manifest, save_manifest
+
+ROOT = Path(__file__).parent.parent.parent
+BENCH = runpy.run_path(str(ROOT / "bench" / "fleet_speed.py"))
+NODES = 16
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
+    """A small version of bench/fleet_speed.py: 16 nodes of 56 pairs with six planted faults and a damaged run."""
+    folder = tmp_path_factory.mktemp("fleet") / "runs"
+    planted, broken = BENCH["make_fleet"](folder, NODES)
+    return folder, planted, broken
+
+
+def test_exactly_the_planted_faults_are_found(fleet: tuple[Path, Any, str], tmp_path: Path) -> None:
+    folder, planted, broken = fleet
+    files = write_fleet(screen(folder), tmp_path)
+    document = json.loads(files["json"].read_text())
+    assert BENCH["missed"](document, planted, broken) == []
+    assert document["simulated"] is True
+    assert len(document["nodes"]) == NODES - 1
+    assert document["nodes"][0]["node"] == "node0001", "the slow node is at the top"
+    assert document["nodes"][0]["rank"] == NODES - 1
+    assert len(document["links"]) == 56 * (NODES - 1)
+    for d in document["outliers"]:
+        true = next(p for p in planted if f"node{p.node:04d}" == d["node"])
+        assert d["change"] == pytest.approx(true.factor - 1, abs=0.02)
+        assert d["worse"]
+
+
+def test_the_page_is_verdict_first_and_labelled(fleet: tuple[Path, Any, str], tmp_path: Path) -> None:
+    page = html.unescape(write_fleet(screen(fleet[0]), tmp_path)["page"].read_text())
+    assert "SIMULATED" in page
+    assert page.index("link 2>6: R -") < page.index("Populations</h2>") < page.index("How it was judged</h2>")
+    assert "<script" not in page
+    assert html.unescape(write_fleet(screen(fleet[0]), tmp_path)["page"].read_text()) == page
+
+
+def copy_node(fleet: tuple[Path, Any, str], number: int, to: Path, **change: Any) -> None:
+    shutil.copytree(fleet[0] / f"node{number:04d}", to)
+    if change:
+        save_manifest(to, dataclasses.replace(load_manifest(to), **change))
+
+
+def test_simulated_and_measured_nodes_are_never_one_population(fleet: tuple[Path, Any, str], tmp_path: Path) -> None:
+    copy_node(fleet, 0, tmp_path / "rack1" / "a")
+    copy_node(fleet, 0, tmp_path / "rack1" / "b", backend="cuda", simulated=False)
+    found = screen(tmp_path)
+    assert [(p.simulated, p.nodes) for p in found.populations] == [(False, 1), (True, 1)]
+    assert {n.node for n in found.nodes} == {"rack1/a", "rack1/b"}
+
+
+def test_runs_that_say_nothing_are_named_and_cost_no_other(fleet: tuple[Path, Any, str], tmp_path: Path) -> None:
+    copy_node(fleet, 0, tmp_path / "good", failed_pairs={"0>1": "stores are lost"}, complete=False)
+    copy_node(fleet, 0, tmp_path / "empty")
+    (tmp_path / "empty" / "samples" / "part-0000.parquet").unlink()
+    copy_node(fleet, 0, tmp_path / "cut")
+    part = tmp_path / "cut" / "samples" / "part-0000.parquet"
+    part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
+    copy_node(fleet, 0, tmp_path / "bad")
+    (tmp_path / "bad" / "manifest.json").write_text("{")
+    found = screen(tmp_path)
+    assert set(found.unreadable) == {"empty", "cut", "bad"}
+    assert all(found.unreadable.values())
+    (node,) = found.nodes
+    assert node.failed_pairs == {"0>1": "stores are lost"}
+    assert not node.complete
+    assert "1 node with pairs that failed" in found.verdict
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    for where in (tmp_path, tmp_path / "none"):
+        with pytest.raises(UsageError):
+            screen(where)
+
+
+def test_reading_agrees_with_the_manifest(fleet: tuple[Path, Any, str]) -> None:
+    read = list(read_fleet(fleet[0]))
+    assert sum(isinstance(r, Unreadable) for r in read) == 1
+    for one in read:
+        if isinstance(one, NodeLinks):
+            assert one.rows.sum() == one.manifest.counts["status_ok"]
+            assert np.isfinite(np.concatenate(list(one.values.values()))).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.floats(-1e6, 1e6)), max_size=60))
+def test_grouped_medians_are_those_of_numpy(rows: list[tuple[int, int, float]]) -> None:
+    keys = [np.array([r[i] for r in rows], dtype=np.int64) for i in (0, 1)]
+    values = np.array([r[2] for r in rows], dtype=float)
+    columns, count, (medians,) = grouped_medians(keys, (values,))
+    found = {(int(a), int(b)): float(m) for a, b, m in zip(*columns, medians, strict=True)}
+    assert count.sum() == len(rows)
+    true = {}
+    for key in {(r[0], r[1]) for r in rows}:
+        mine = [r[2] for r in rows if (r[0], r[1]) == key]
+        true[key] = float(np.median(mine))
+    assert found == pytest.approx(true)
+
+
+def grid(nodes: int, gpus: int) -> tuple[Any, Any, Any]:
+    each = [(n, s, d) for n in range(nodes) for s in range(gpus) for d in range(gpus) if s != d]
+    return tuple(np.array(column) for column in zip(*each, strict=True))
+
+
+def test_a_noisy_population_raises_no_alarm() -> None:
+    rng = np.random.default_rng(3)
+    node, source, destination = grid(40, 8)
+    for spread in (0.0, 0.001, 0.02, 0.1):
+        found = judge(node, source, destination, 370 * np.exp(spread * rng.standard_normal(node.size)))
+        assert found is not None
+        assert found.outliers == [], spread
+
+
+def test_a_tenth_of_bad_links_does_not_hide_itself() -> None:
+    rng = np.random.default_rng(4)
+    node, source, destination = grid(20, 8)
+    bad = rng.random(node.size) < 0.1
+    found = judge(node, source, destination, 370 * np.exp(0.004 * rng.standard_normal(node.size)) * np.where(bad, 0.8, 1.0))
+    assert found is not None
+    links = {(o.node, o.source, o.destination) for o in found.outliers if o.level == "link"}
+    true = set(zip(node[bad].tolist(), source[bad].tolist(), destination[bad].tolist(), strict=True))
+    assert len(true - links) <= 0.05 * len(true)
+    assert all(abs(o.score) > DEVIATIONS for o in found.outliers)
+
+
+def test_pairs_of_two_gpus_are_links_and_too_few_are_no_population() -> None:
+    node, source, destination = grid(6, 2)
+    values = np.full(node.size, 370.0)
+    values[3] = 300.0
+    found = judge(node, source, destination, values)
+    assert found is not None
+    assert {o.level for o in found.outliers} <= {"node", "link"}
+    assert any(o.node == 1 for o in found.outliers)
+    assert judge(node[:3], source[:3], destination[:3], values[:3]) is None
+    assert judge(node, source, destination, np.full(node.size, np.nan)) is None
