@@ -98,6 +98,7 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
     Stamp stamp;
     stamp.turn_ns = global_timer_ns();
 #endif
+    Facts facts = facts_of(plan, task, expert, warp, lane);
     if (i > 0) named_sync(TURN + group, 2 * WARPGROUP);
     float upper[HALF], lower[HALF];
     u32 stage = at % STAGES, parity = at / STAGES & 1, before = stage;
@@ -125,14 +126,12 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
 #if XSTAGE_STAMPS
     stamp.computed_ns = global_timer_ns();
 #endif
-    const Columns scales = task.second ? columns_of((const float *)plan.w2_scale + (u64)expert * plan.hidden + task.column * TILE, lane)
-                                       : columns_of((const float *)plan.w1_scale + (u64)expert * 2 * plan.inter + task.column * TILE, lane);
+    late_facts(facts, plan, task, warp, lane);
     // One body for both halves of the rows: unrolled, their common terms stay in registers and push accumulators out to local memory.
 #pragma unroll 1
     for (u32 half = 0; half < 2; ++half) {
-      const u32 first = task.block * TILE + half * HALF + 16 * warp;
-      if (task.second) combine(plan, staging, rows_of((const float *)plan.act_scale, first, lane), upper, scales, task.column);
-      else swiglu(plan, staging + half * ACT_STAGED_BYTES, rows_of((const float *)plan.row_scale, first, lane), upper, scales, task.column);
+      if (task.second) combine(plan, staging, facts, upper, task, half, lane);
+      else swiglu(plan, staging + half * ACT_STAGED_BYTES, facts, upper, task, half, warp, lane);
 #pragma unroll
       for (u32 j = 0; j < HALF; ++j) upper[j] = lower[j];
     }

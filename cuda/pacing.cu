@@ -8,7 +8,7 @@
 static constexpr u32 MAX_STEPS = 256, MAX_STORING_WARPS = 16;
 static constexpr u32 TIMED = 0;  // each burst at its start_ns; no work
 static constexpr u32 FIXED = 1;  // `depth` works, then their bursts, and so on; 1: each burst follows its work
-static constexpr u32 PACED = 2;  // the next burst once it would not stall, another work otherwise, while at most `depth` bursts wait
+static constexpr u32 PACED = 2;  // the next burst unless it would stall less later, another work then, while at most `depth` bursts wait
 static constexpr u32 COMPUTE = 0, STORE = 1;
 
 struct Step {  // mirrored by STEP in xstage_bench/device/cuda/pacing.py
@@ -64,7 +64,7 @@ static __device__ u32 choose(u32 rule, u32 depth, u32 computed, u32 stored, u32 
   if (rule == FIXED) return flushing ? STORE : COMPUTE;
   if (waiting == 0) return COMPUTE;
   if (waiting == depth || computed == count) return STORE;
-  return pacer.would_stall(bytes) ? COMPUTE : STORE;
+  return pacer.better_later(bytes) ? COMPUTE : STORE;
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
@@ -100,17 +100,19 @@ xstage_pacing(const Step *steps, u32 count, u32 rule, u32 depth, const short *pr
     if (rule == TIMED)
       while (global_timer_ns() < zero + next.start_ns) {
       }
-    if (threadIdx.x == 0) s.action = choose(rule, depth, computed, stored, count, flushing, pacer, bytes);
+    u32 answer = 0;
+    if (threadIdx.x == 0) {
+      s.action = choose(rule, depth, computed, stored, count, flushing, pacer, bytes);
+      if (s.action == STORE) {  // before the barrier: between it and the stores the other warps would not wait for this one
+        answer = pacer.would_stall(bytes);
+        pacer.note(bytes);
+      }
+    }
     producer_barrier(warps * 32);
     if (s.action == COMPUTE) {
       work(sums, nullptr, s.steps[computed].work, sm_clock());
       ++computed;
     } else {
-      u32 answer = 0;
-      if (threadIdx.x == 0) {
-        answer = pacer.would_stall(bytes);
-        pacer.note(bytes);
-      }
       u64 start, end;
       issue(window, groups, group, next.stores, p, lane, nullptr, start, end);
       if (lane == 0) s.marks[warp] = {(u32)(start - epoch), (u32)(end - epoch)};

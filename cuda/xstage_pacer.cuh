@@ -1,10 +1,10 @@
-// Would this burst stall? A producer's own estimate of its backlog: bytes noted, clock read, drain assumed. For a kernel of your own; include a
+// Would this burst stall, and would it stall less later? A producer's own estimate of its backlog: bytes noted, clock read, drain assumed. For a kernel of your own; include a
 // header of `xstage export --format cuh` first, or xstage_stage.cuh.
 //
-//   constexpr xstage::Stage stage = xstage::pair_0_1_st_v4::stage(132, 4);  // 132 producers store at the same time, 4 warps each
+//   constexpr xstage::Stage stage = xstage::pair_0_1_st_v4::stage(132, 4);  // in the kernel; 132 producers store at the same time, 4 warps each
 //   auto pacer = xstage::Pacer::start(stage);
 //   ...
-//   if (ready && !pacer.would_stall(32768)) {
+//   if (ready && !pacer.better_later(32768)) {
 //     pacer.note(32768);
 //     store_tile();       // 32768 bytes of this producer, all its warps together
 //     pacer.settle();     // optional: corrects the estimate by what the burst took
@@ -53,14 +53,18 @@ class Pacer {
     const unsigned from = drained_at_ - now < horizon ? drained_at_ : now;
     drained_at_ = from + (unsigned)(drain_cycles(stage_, (float)burst_bytes) + 0.5f);
     begun_ = now;
-    free_ = (unsigned)(stall_seen * free_scale_ * free_cycles(stage_, (float)burst_bytes));
+    free_ = (unsigned)(stall_seen * free_scale_ * free_cycles(stage_, (float)burst_bytes)) + overhead_cycles;
   }
 
   // After its last store. A burst that took longer than its T0 has filled what this producer may have outstanding: that is then its backlog, whatever
-  // was assumed. One that did not stall cannot have left more.
+  // was assumed. One that did not stall has left room.
   XSTAGE_BOTH constexpr void settle(unsigned now) {
-    const unsigned full = now + full_cycles();
-    if (now - begun_ > free_ || (drained_at_ - now < horizon && drained_at_ - now > full_cycles())) drained_at_ = full;
+    const unsigned full = full_cycles(), most = (unsigned)(full_cycles() * left_at_most);
+    const unsigned ahead = drained_at_ - now;
+    if (now - begun_ > free_)
+      drained_at_ = now + full;
+    else if (ahead < horizon && ahead > most)
+      drained_at_ = now + most;
   }
 
   // Bytes of this producer that are assumed not to have drained.
@@ -69,10 +73,18 @@ class Pacer {
     return stage_.rate_gb_per_s > 0 ? (unsigned)(ahead * per_cycle(stage_, stage_.rate_gb_per_s) / stage_.producers) : 0;
   }
 
-  // Until this burst would not stall; 0 also where no waiting helps, because it is larger than what the stage takes in.
+  // Would it stall less if it came later? As `would_stall` for a burst that fits into what the stage takes in; one that does not stalls at any time,
+  // and least once all before it has drained. This is what to ask when there is something else to do.
+  XSTAGE_BOTH constexpr bool better_later(unsigned burst_bytes, unsigned now) const {
+    const int room = room_cycles(burst_bytes);
+    const unsigned most = room > 0 ? (unsigned)room : 0;
+    return most < horizon && drained_at_ - now - (most + 1) < horizon - (most + 1);
+  }
+
+  // For how long.
   XSTAGE_BOTH constexpr unsigned wait_cycles(unsigned burst_bytes, unsigned now) const {
     const int room = room_cycles(burst_bytes);
-    return room >= 0 && would_stall(burst_bytes, now) ? drained_at_ - now - (unsigned)room : 0;
+    return better_later(burst_bytes, now) ? drained_at_ - now - (room > 0 ? (unsigned)room : 0) : 0;
   }
 
 #ifdef __CUDACC__
@@ -83,6 +95,7 @@ class Pacer {
   }
   static __device__ __forceinline__ Pacer start(const Stage &stage, float free_scale = 1.0f) { return Pacer(stage, clock(), free_scale); }
   __device__ __forceinline__ bool would_stall(unsigned burst_bytes) const { return would_stall(burst_bytes, clock()); }
+  __device__ __forceinline__ bool better_later(unsigned burst_bytes) const { return better_later(burst_bytes, clock()); }
   __device__ __forceinline__ void note(unsigned burst_bytes) { note(burst_bytes, clock()); }
   __device__ __forceinline__ void settle() { settle(clock()); }
   __device__ __forceinline__ unsigned backlog_bytes() const { return backlog_bytes(clock()); }
@@ -90,7 +103,9 @@ class Pacer {
 #endif
 
  private:
-  static constexpr float stall_seen = 1.3f;  // times T0: what `settle` takes for a stall
+  static constexpr float stall_seen = 1.3f;  // times T0, and these cycles of barriers and questions: what `settle` takes for a stall
+  static constexpr unsigned overhead_cycles = 400;
+  static constexpr float left_at_most = 0.8f;  // of Q, after a burst that did not stall; picked on recorded producers (docs/pacer.md)
 
   // Time to drain all that the stage holds.
   XSTAGE_BOTH constexpr unsigned full_cycles() const {

@@ -6,10 +6,12 @@
 #ifndef XSTAGE_STAGE
 #define XSTAGE_STAGE
 
+#ifndef XSTAGE_BOTH
 #ifdef __CUDACC__
 #define XSTAGE_BOTH __host__ __device__
 #else
 #define XSTAGE_BOTH
+#endif
 #endif
 
 namespace xstage {
@@ -116,6 +118,12 @@ XSTAGE_BOTH constexpr Stage with_producers(Stage s, int producers) {
   s.rate_gb_per_s *= rate;
   s.stalled_gb_per_s *= rate;
   s.stalled_capacity_bytes *= scale;
+  return s;
+}
+
+// The same stage at another SM clock: tensor-core work lowers it, and a slower SM sees a faster link.
+XSTAGE_BOTH constexpr Stage at_clock(Stage s, float sm_clock_mhz) {
+  s.sm_clock_mhz = sm_clock_mhz;
   return s;
 }
 

@@ -15,6 +15,14 @@
 #ifndef XSTAGE_STAMPS_CUH
 #define XSTAGE_STAMPS_CUH
 
+#ifndef XSTAGE_BOTH
+#ifdef __CUDACC__
+#define XSTAGE_BOTH __host__ __device__
+#else
+#define XSTAGE_BOTH
+#endif
+#endif
+
 namespace xstage {
 
 struct StampFile {  // mirrored by FILE in xstage_bench/stamps/layout.py, as are the others
@@ -33,7 +41,7 @@ constexpr unsigned stamp_magic = 0x50545358u;  // "XSTP" in a little-endian file
 constexpr unsigned burst_stamp = 1, compute_stamp = 2, wait_stamp = 3, signal_stamp = 4;
 constexpr unsigned no_event = 0xffffffu;
 
-constexpr unsigned long long stamps_bytes(unsigned slots, unsigned records) {
+XSTAGE_BOTH constexpr unsigned long long stamps_bytes(unsigned slots, unsigned records) {
   return sizeof(StampFile) + slots * (sizeof(StampSlot) + (unsigned long long)records * sizeof(Stamp));
 }
 
@@ -53,7 +61,10 @@ class Stamper {
 
   __device__ __forceinline__ void begin() { begun_ = tick(); }
 
+  // A warp's stores wait in a queue, a dozen deep, with their data still in registers: it goes on before the SM has taken them, until it needs one of
+  // those registers. A fence of the CTA's scope waits until they are taken, not until they have drained, so that the burst ends where it ends.
   __device__ __forceinline__ void end(unsigned kind, unsigned bytes, unsigned event) {
+    if (kind == burst_stamp) asm volatile("fence.acq_rel.cta;" ::: "memory");
     const unsigned first = (unsigned)first_clock_, now = tick();
     if (writes_ && written_ < records_) put(stamps_ + written_, begun_ - first, now - first, bytes, kind << 24 | (event & no_event));
     ++written_;
@@ -113,13 +124,13 @@ class Stamper {
 #define XSTAGE_WAIT_END(name, event) name.end(xstage::wait_stamp, 0, event)
 #define XSTAGE_SIGNAL_END(name, event) name.end(xstage::signal_stamp, 0, event)
 #define XSTAGE_STAMPS_END(name) name.close()
-#else
-#define XSTAGE_STAMPS(name, buffer, slots, records, slot) ((void)0)
+#else  // what is named counts as used, and is not evaluated
+#define XSTAGE_STAMPS(name, buffer, slots, records, slot) ((void)(sizeof(buffer) + sizeof(slots) + sizeof(records) + sizeof(slot)))
 #define XSTAGE_BEGIN(name) ((void)0)
-#define XSTAGE_BURST_END(name, bytes) ((void)0)
+#define XSTAGE_BURST_END(name, bytes) ((void)sizeof(bytes))
 #define XSTAGE_COMPUTE_END(name) ((void)0)
-#define XSTAGE_WAIT_END(name, event) ((void)0)
-#define XSTAGE_SIGNAL_END(name, event) ((void)0)
+#define XSTAGE_WAIT_END(name, event) ((void)sizeof(event))
+#define XSTAGE_SIGNAL_END(name, event) ((void)sizeof(event))
 #define XSTAGE_STAMPS_END(name) ((void)0)
 #endif
 #endif

@@ -128,6 +128,8 @@ int main() {
                  recovery_gap_cycles(t, b), period_cycles(t, b, 1000.0f), largest_free_burst_bytes(t, q),
                  largest_steady_burst_bytes(t, 1000.0f), backlog_after(t, q, b, 777.0f));
         }
+  constexpr Stage slow = at_clock(pair_0_1_st_v4::stage(132, 4), 990.0f);
+  static_assert(recovery_gap_cycles(slow, 32768) < 0.6f * recovery_gap_cycles(pair_0_1_st_v4::stage(132, 4), 32768), "a faster link");
   constexpr Stage moved = pair_0_1_st_v4::stage(100, 3);
   static_assert(moved.producers == 100 && moved.warps == 4, "the nearest, moved");
 }

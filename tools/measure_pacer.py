@@ -24,6 +24,7 @@ LOADS = (0.4, 0.6, 0.8, 0.95, 1.1, 1.4)  # drain time over work time
 STEPS = 64
 ORDERS = (("none", "fixed", 1), *((f"fixed {n}", "fixed", n) for n in (1, 4, 8, 16)), *((f"paced {n}", "paced", n) for n in (4, 8, 16)))
 CHOICE_REPETITIONS = 5
+KINDS = (("even 32 KB", 32768, 0.0), ("even 16 KB", 16384, 0.0), ("uneven 32 KB", 32768, 0.6), ("uneven 16 KB", 16384, 0.8))
 
 
 def steps(work: Any, size: Any, stage: Stage, start_ns: Any = 0) -> np.ndarray:
@@ -61,14 +62,18 @@ def choice(pacing: Pacing, model: Any, rng: np.random.Generator, found: dict[str
     stage = stage_at(model, 132, WARPS)
     probe = steps(np.full(STEPS, 200), np.full(STEPS, 2048), stage)
     probe["stores"] = 0
-    per_round = min(pacing.run(stage, probe, "fixed", 1, "mma").total_cycles for _ in range(3)) / STEPS / 200
+    probed = [pacing.run(stage, probe, "fixed", 1, "mma") for _ in range(9)]
+    per_round = min(p.total_cycles for p in probed) / STEPS / 200
+    clocks = {"spin": stage.sm_clock_mhz, "mma": float(np.median([p.sm_clock_mhz for p in probed[4:]]))}
     found["cycles per round of mma"] = np.array(per_round)
-    print(f"a round of mma.sync takes {per_round:.1f} cycles", flush=True)
-    for kind, tile, spread in (("even 32 KB", 32768, 0.0), ("even 16 KB", 16384, 0.0), ("uneven 32 KB", 32768, 0.6)):
+    print(f"a round of mma.sync takes {per_round:.1f} cycles at {clocks['mma']:.0f} MHz", flush=True)
+    for kind, tile, spread in KINDS:
         for load in LOADS:
             size = tile * np.exp(rng.normal(0, spread, STEPS) - spread**2 / 2)
-            work = tile * 132 / stage.bytes_per_cycle / load * np.exp(rng.normal(0, spread, STEPS) - spread**2 / 2)
+            effort = np.exp(rng.normal(0, spread, STEPS) - spread**2 / 2) / load
             for how in ("spin", "mma"):
+                mine_stage = stage.at_clock(clocks[how])
+                work = tile * 132 / mine_stage.bytes_per_cycle * effort
                 chosen = steps(work / (per_round if how == "mma" else 1), size, stage)
                 total = np.zeros((len(ORDERS), CHOICE_REPETITIONS), dtype=np.int64)
                 issue = np.zeros((len(ORDERS), CHOICE_REPETITIONS))
@@ -79,7 +84,7 @@ def choice(pacing: Pacing, model: Any, rng: np.random.Generator, found: dict[str
                         mine = chosen.copy()
                         if name == "none":
                             mine["stores"] = 0
-                        ran = pacing.run(stage, mine, rule, depth, how)  # type: ignore[arg-type]
+                        ran = pacing.run(mine_stage, mine, rule, depth, how)  # type: ignore[arg-type]
                         total[i, repetition], clock[i, repetition] = ran.total_cycles, ran.sm_clock_mhz
                         issue[i, repetition] = ran.issue_cycles.sum(axis=1).mean()
                 for what, values in (("total", total), ("issue", issue), ("clock", clock)):

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from xstage_bench.api import include_dir, load_model, load_schedules, load_stamps, predict, stage
+    from xstage_bench.api import include_dir, load_model, load_schedules, load_stamps, load_tasks, predict, predict_all, stage
     from xstage_bench.errors import XStageError
     from xstage_bench.model.document import Model
+    from xstage_bench.model.pacer import Pacer
     from xstage_bench.model.predict import PredictedSchedule
     from xstage_bench.model.stage import Stage
+    from xstage_bench.model.tasks.predict import TaskPrediction
     from xstage_bench.schedule import Burst, Schedule
     from xstage_bench.task_schedule import TaskSchedule, TaskTrace
     from xstage_bench.trace import Trace
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Burst": "schedule",
     "Model": "model.document",
+    "Pacer": "model.pacer",
     "PredictedSchedule": "model.predict",
     "Schedule": "schedule",
     "Stage": "model.stage",
+    "TaskPrediction": "model.tasks.predict",
     "TaskSchedule": "task_schedule",
     "TaskTrace": "task_schedule",
     "Trace": "trace",
@@ -36,15 +40,19 @@ _HOMES = {
     "load_model": "api",
     "load_schedules": "api",
     "load_stamps": "api",
+    "load_tasks": "api",
     "predict": "api",
+    "predict_all": "api",
     "stage": "api",
 }
 __all__ = [
     "Burst",
     "Model",
+    "Pacer",
     "PredictedSchedule",
     "Schedule",
     "Stage",
+    "TaskPrediction",
     "TaskSchedule",
     "TaskTrace",
     "Trace",
@@ -53,7 +61,9 @@ __all__ = [
     "load_model",
     "load_schedules",
     "load_stamps",
+    "load_tasks",
     "predict",
+    "predict_all",
     "stage",
 ]
 

@@ -149,3 +149,21 @@ def test_a_model_in_which_nothing_was_identified_is_refused(tmp_path: Path) -> N
     write_json(tmp_path / "model.json", replace(load_model(RUN / "model.json"), pairs=[]))
     with pytest.raises(DataError, match="no issue time was identified"):
         exported_model(tmp_path / "model.json")
+
+
+def test_the_verb(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from xstage_bench.cli import run
+
+    assert run(["export", str(RUN), "--format", "toml"]) == 0
+    assert tomllib.loads(capfd.readouterr().out)["provenance"]["driver"] == "580.159.04"
+    assert run(["export", str(RUN / "model.json"), "--json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["stages"]) == 124
+    assert run(["export", str(RUN), "--format", "openmetrics", "--out", str(tmp_path / "x.prom"), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["table"] == "model"
+    assert (tmp_path / "x.prom").read_text().endswith("# EOF\n")
+    before = (RUN / "model.json").read_bytes()
+    assert run(["export", str(RUN), "--table", "model", "--out", str(RUN / "model.json")]) == 2
+    assert "never overwritten" in capfd.readouterr().err
+    assert (RUN / "model.json").read_bytes() == before
+    assert run(["export", str(RUN), "--format", "cuh", "--json"]) == 2
+    assert "exclude each other" in json.loads(capfd.readouterr().out)["error"]

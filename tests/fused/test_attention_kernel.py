@@ -15,10 +15,10 @@ import pytest
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, architectures_of, compile_kernel
 from xstage_bench.fused import attention, check, transfer
-from xstage_bench.fused.attention import BUILDS, FLAGS, SHARED_LIMIT_BYTES, Build
+from xstage_bench.fused.attention import FLAGS, SHARED_LIMIT_BYTES, STORES, Build, best_build, builds_of
 
 pytest.importorskip("cuda.bindings.nvrtc")
-EVERY_BUILD = [build for builds in BUILDS.values() for build in builds]
+EVERY_BUILD = [build for head_dim in (64, 128) for store in STORES for build in builds_of(head_dim, store)]
 
 
 def opcodes(cubin: bytes, path: Path) -> Counter[str]:
@@ -62,7 +62,7 @@ def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: Build, tmp_pa
 
 @pytest.mark.parametrize("flags", FLAGS[1:])
 def test_only_the_flag_warp_releases(flags: attention.Flags, tmp_path: Path) -> None:
-    build = replace(BUILDS[128, "st.v4"][0], flags=flags)
+    build = replace(Build(128, 176, 2), flags=flags)
     counts = opcodes(build.cubin(), tmp_path / "k.cubin")
     assert counts["MEMBAR.ALL.SYS"] == 2  # one before flags are set, one after others' were seen
     assert counts["WARPGROUP.DEPBAR.LE"] == 4
@@ -100,6 +100,13 @@ def test_the_kernels_beside_it_compile_everywhere_with_the_structs_of_the_host(
     monkeypatch.setattr("xstage_bench.device.cuda.compile.asset_dir", lambda name: tmp_path)
     for arch in ARCHITECTURES:
         assert compile_kernel(source, arch, cache=False)[:4] == b"\x7fELF"
+
+
+def test_the_build_follows_waves_and_whole_blocks_of_keys() -> None:
+    assert best_build(128, "st.v4", 32760, 10, 132).keys == 176
+    assert best_build(128, "st.v4", 4096, 3, 132).keys == 128, "4096 keys are 32 whole blocks"
+    assert best_build(64, "st.v4", 8192, 16, 132).tile_rows == 128, "1024 tiles fill 8 waves, 688 of 192 rows only 5.2 of 6"
+    assert not any(build.staged_over_queries for build in builds_of(128, "bulk"))
 
 
 def test_hopper_kernels_are_compiled_for_hopper_only() -> None:

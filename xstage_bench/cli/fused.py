@@ -10,6 +10,7 @@ from xstage_bench.cli.group import one_of
 
 #: Every kernel with its one line; ``xstage_bench.cli.fused_KERNEL`` defines ``command``.
 KERNELS: dict[str, str] = {
+    "moe": "An expert-parallel MoE layer, Linear-1 and Linear-2 interleaved, beside Expert-Wave order.",
     "ulysses": "Attention whose tiles go to their owners, beside attention and All-to-All one after the other.",
 }
 

@@ -42,13 +42,13 @@ def command(
     way to store and the tile order that count. docs/ulysses.md says what the numbers mean.
     """
     from xstage_bench.fused.ulysses_summary import summarise
-    from xstage_bench.record.json_file import encode_json, write_json
+    from xstage_bench.record.json_file import encode_json, write_compact
 
     out.no_json_beside(path, "the document")
     check_file(path)
     if recorded is not None and (shapes or degrees or seqs):
         raise UsageError("--recorded has its cases already", "leave out --shape, --sp and --seq")
-    document = _recorded(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed)
+    document = _recorded(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, path)
     if model is not None:
         from xstage_bench.fused.forecast import add_forecasts
         from xstage_bench.pipeline import find_model
@@ -57,7 +57,7 @@ def command(
     if path == STDOUT:
         out.raw(encode_json(document))
     else:
-        write_json(path, document)
+        write_compact(path, document)
         summary = summarise(document)
         out.result({"file": str(path), **summary}, f"{path}\n\n{_text(summary)}")
     wrong = [f"{row['shape']} {name}" for row in document["rows"] for name, found in row["checked"].items() if not found["ok"]]
@@ -67,16 +67,23 @@ def command(
 
 
 def _measured(
-    out: Output, shapes: tuple[str, ...], degrees: tuple[int, ...], seqs: tuple[int, ...], budget: float, seed: int
+    out: Output, shapes: tuple[str, ...], degrees: tuple[int, ...], seqs: tuple[int, ...], budget: float, seed: int, path: Path
 ) -> dict[str, Any]:
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.fused.ulysses import cases_of, run
+    from xstage_bench.record.json_file import write_compact
 
     cases, left_out = cases_of(shapes, degrees or (2,), seqs)
     resolve_backend("cuda", "gpu")
     for line in left_out:
         out.note(f"left out: {line}")
-    return {"argv": ["xstage", *sys.argv[1:]], **run(cases, seconds_per_case=budget, seed=seed, say=out.note)}
+    argv = {"argv": ["xstage", *sys.argv[1:]]}
+
+    def keep(document: dict[str, Any]) -> None:
+        if path != STDOUT:
+            write_compact(path, {**argv, **document})
+
+    return {**argv, **run(cases, seconds_per_case=budget, seed=seed, say=out.note, keep=keep)}
 
 
 def _recorded(path: Path) -> dict[str, Any]:

@@ -36,6 +36,13 @@ Store = Literal["st.v4", "bulk"]
 Flags = Literal["none", "end", "shard", "tile"]
 STORES: tuple[Store, ...] = ("st.v4", "bulk")
 FLAGS: tuple[Flags, ...] = ("none", "end", "shard", "tile")
+#: Names what is timed without sending.
+ALONE = "alone"
+
+
+def alone_of(store: str) -> str:
+    """Return the name of attention alone by the build of this way to store."""
+    return ALONE if store == STORES[0] else f"{ALONE} {store}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +88,21 @@ class Build:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a CTA; staged rows lie over the queries where they would not fit beside."""
-        tile = self.tile_rows * self.head_dim * 2
-        inputs = tile + 2 * self.stages * self.keys * self.head_dim * 2
-        beside = inputs + tile + 1024 <= SHARED_LIMIT_BYTES
-        return inputs + tile * beside + 8 * (2 + 4 * self.stages) + 4 * 4 * self.consumers
+        beside = 0 if self.staged_over_queries else self._tile_bytes
+        return self._input_bytes + beside + 8 * (2 + 4 * self.stages) + 4 * 4 * self.consumers
+
+    @property
+    def staged_over_queries(self) -> bool:
+        """Whether a tile's rows wait for their stores where its queries were."""
+        return self._input_bytes + self._tile_bytes + 1024 > SHARED_LIMIT_BYTES
+
+    @property
+    def _tile_bytes(self) -> int:
+        return self.tile_rows * self.head_dim * 2
+
+    @property
+    def _input_bytes(self) -> int:
+        return self._tile_bytes + 2 * self.stages * self.keys * self.head_dim * 2
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions of ``cuda/attention.cu``."""
@@ -103,33 +121,38 @@ class Build:
         return compile_kernel("attention.cu", HOPPER, self.defines())
 
 
-#: Builds to choose from, by head dimension and way to store, the fastest per row first (docs/ulysses.md has all that were compared). Bulk
-#: stores need the staged rows to lie beside the queries: over them, the next queries would wait for the link.
-BUILDS: dict[tuple[int, Store], tuple[Build, ...]] = {
-    (128, "st.v4"): (Build(128, 176, 2, store="st.v4"),),
-    (128, "bulk"): (Build(128, 160, 2, store="bulk"),),
-    (64, "st.v4"): (Build(64, 128, 3, store="st.v4"), Build(64, 192, 2, store="st.v4")),
-    (64, "bulk"): (Build(64, 128, 3, store="bulk"), Build(64, 192, 2, store="bulk")),
+#: Builds to choose from, by head dimension: keys at a time, consumers, and TFLOP/s of one H200 on 16 to 33 thousand rows, 2026-11-29.
+_RATES: dict[int, tuple[tuple[int, int, float], ...]] = {
+    128: ((176, 2, 665.0), (160, 2, 651.0), (128, 2, 645.0)),
+    64: ((128, 3, 493.0), (192, 2, 489.0)),
 }
 
 
-def best_build(head_dim: int, store: Store, seq: int, heads: int, sms: int) -> Build:
-    """Return the build that needs the fewest waves of tiles, each counted with its rows.
+def builds_of(head_dim: int, store: Store) -> dict[Build, float]:
+    """Return the builds of a head dimension and their TFLOP/s on a long sequence.
+
+    Bulk stores need the staged rows to lie beside the queries: over them, the next queries would wait for the link.
 
     Raises
     ------
     UsageError
         The kernel does not exist for this head dimension.
     """
-    if (head_dim, store) not in BUILDS:
-        known = sorted({d for d, _ in BUILDS})
-        raise UsageError(f"head dimension {head_dim}", f"the attention kernel has {' and '.join(map(str, known))}")
+    if head_dim not in _RATES:
+        raise UsageError(f"head dimension {head_dim}", f"the attention kernel has {' and '.join(map(str, sorted(_RATES)))}")
+    found = {Build(head_dim, keys, consumers, store=store): rate for keys, consumers, rate in _RATES[head_dim]}
+    return {build: rate for build, rate in found.items() if store != "bulk" or not build.staged_over_queries}
 
-    def rows(build: Build) -> int:
-        tiles = heads * -(-seq // build.tile_rows)
-        return -(-tiles // sms) * build.tile_rows
 
-    return min(BUILDS[head_dim, store], key=rows)
+def best_build(head_dim: int, store: Store, seq: int, heads: int, sms: int) -> Build:
+    """Return the build that needs the least time by its rate, its whole waves of tiles and its whole blocks of keys."""
+    rates = builds_of(head_dim, store)
+
+    def cost(build: Build) -> float:
+        waves = -(-heads * -(-seq // build.tile_rows) // sms)
+        return waves * build.tile_rows * -(-seq // build.keys) * build.keys / rates[build]
+
+    return min(rates, key=cost)
 
 
 class Attention:

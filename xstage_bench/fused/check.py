@@ -22,7 +22,8 @@ CHECK_SUMS = np.dtype([("error", "<f8"), ("reference", "<f8"), ("unwritten", "<u
 
 #: Relative error above which bf16 inputs with float32 accumulation are wrong.
 TOLERANCE = 1e-2
-MAX_CHECKED_ROWS = 8192
+#: Products of a query with a key that one check computes at most, else it takes rows evenly spread.
+MAX_PRODUCTS = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Verdict:
 
 def check_plan(problem: Problem, rank: int, inputs: Mapping[str, int], out: Mapping[int, int], sums: int) -> tuple[NDArray[np.void], int]:
     """Return a `CHECK_PLAN` of one element and the number of rows it covers: all, or evenly spread ones of a long sequence."""
-    step = -(-problem.seq // MAX_CHECKED_ROWS)
+    step = -(-problem.seq * problem.seq * problem.local_heads // MAX_PRODUCTS)
     plan = np.zeros(1, CHECK_PLAN)
     for name in ("q", "k", "v"):
         plan[name] = inputs[name]

@@ -90,6 +90,7 @@ class Gpu:
         """Address of `size` new bytes of zero."""
         address = self.room(size)
         self._runtime.memset(address, 0, max(size, 16))
+        self._runtime.deviceSynchronize()  # our streams do not wait for the one that fills
         return address
 
     def upload(self, array: NDArray[Any]) -> int:
@@ -179,8 +180,11 @@ class Gpu:
         self._runtime.deviceSynchronize()
 
     def was_late(self) -> bool:
-        """Whether a wait inside a kernel ended by its time-out."""
-        return bool(self.download(self.late, np.dtype("<u4"))[0])
+        """Whether a wait inside a kernel ended by its time-out since this was last asked."""
+        late = bool(self.download(self.late, np.dtype("<u4"))[0])
+        if late:
+            self._runtime.memset(self.late, 0, 4)
+        return late
 
     def _load(self, source: str, names: tuple[str, ...]) -> dict[str, Any]:
         path = f"{self._folder.name}/{source}.cubin"

@@ -95,7 +95,8 @@ class Rig:
         Returns
         -------
         dict
-            ``ranks``, a `Verdict` of each, ``unwritten``, poison left where a rank computed, and ``stray``, poison gone elsewhere.
+            ``ranks``, a `Verdict` of each; ``unwritten``, poison left where a rank computed; ``stray``, poison gone elsewhere; ``late``,
+            whether a kernel waited in vain.
         """
         p = self.problem
         for gpu, address, size in self._regions.values():
@@ -110,7 +111,8 @@ class Rig:
             for key in self._regions
         }
         off = [left[key] - spared[key] for key in self._regions]
-        return {"ranks": verdicts, "unwritten": sum(max(n, 0) for n in off), "stray": sum(max(-n, 0) for n in off)}
+        late = any(gpu.was_late() for gpu in self.gpus)
+        return {"ranks": verdicts, "unwritten": sum(max(n, 0) for n in off), "stray": sum(max(-n, 0) for n in off), "late": late}
 
     def close(self) -> None:
         """Free everything that was taken."""

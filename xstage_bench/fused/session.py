@@ -26,7 +26,7 @@ def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> It
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(work, job, there), daemon=True)
+    process = context.Process(target=_serve, args=(work, job, there))  # no daemon: it may have helpers of its own
     process.start()
     there.close()
     try:

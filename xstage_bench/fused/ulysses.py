@@ -13,7 +13,7 @@ from typing import Any
 
 from xstage_bench.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.errors import UsageError, WaivedError, XStageError
-from xstage_bench.fused.attention import FLAGS, STORES, best_build
+from xstage_bench.fused.attention import ALONE, FLAGS, STORES, Flags, Store, alone_of, best_build
 from xstage_bench.fused.problem import Placing, Problem
 from xstage_bench.fused.session import results
 from xstage_bench.fused.shapes import heads_named, known_heads
@@ -21,12 +21,33 @@ from xstage_bench.fused.tile_facts import tile_facts
 from xstage_bench.fused.tile_order import ORDERS
 
 SCHEMA_VERSION = 1
-COPYING_SMS = (4, 8)
-ALONE, AGAIN = "alone", "alone again"
+AGAIN = f"{ALONE} again"
 #: What flags cost is shown for this order.
 FLAGGED = "owner-interleaved"
-#: Variants that measure the same thing are timed until they have taken this long together, within these numbers of rounds.
-ROUNDS = (7, 25)
+MAX_ROUNDS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What is timed of a case, by how long its attention takes: of hundreds of milliseconds nobody sees a tile order."""
+
+    below_s: float
+    stores: tuple[Store, ...]
+    orders: tuple[str, ...]
+    flags: tuple[Flags, ...]
+    copying_sms: tuple[int, ...]
+    copy_engine: bool
+    graph: bool
+    rounds: int
+
+
+EFFORTS = (
+    Effort(2e-3, STORES, tuple(ORDERS), FLAGS[1:], (4, 8), True, True, 7),
+    Effort(25e-3, STORES, (FLAGGED,), ("shard",), (4,), True, True, 6),
+    Effort(float("inf"), STORES[:1], (FLAGGED,), ("shard",), (), False, False, 3),
+)
+#: For `Effort` only, never shown: about what attention reaches.
+_FLOP_PER_S = 600e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,36 +96,29 @@ def run(
     *,
     seconds_per_case: float,
     seed: int,
-    orders: Sequence[str] = tuple(ORDERS),
     say: Callable[[str], None] = lambda text: None,
+    keep: Callable[[dict[str, Any]], None] = lambda document: None,
 ) -> dict[str, Any]:
     """Measure every case on the first GPUs of this machine and return the document of docs/ulysses.md.
 
-    Rows that were measured before the process died are kept: the document then has a ``failed`` entry.
+    Parameters
+    ----------
+    cases : sequence of Case
+    seconds_per_case : float
+        Of timing; the fewest rounds of an `Effort` are taken however long they last.
+    seed : int
+        Of inputs and order.
+    say : callable
+        Told what is under way.
+    keep : callable
+        Given the document so far after each case: a kill then loses one case.
+
+    Notes
+    -----
+    Rows that were measured before the process died are kept; ``failed`` says what is missing.
     """
     before = snapshot()
-    job = {"cases": [asdict(case) for case in cases], "seconds": seconds_per_case, "seed": seed, "orders": list(orders)}
-    facts: dict[str, Any] = {}
-    rows: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
-    try:
-        for kind, value in results(measure, job):
-            if kind == "facts":
-                facts = value
-            elif kind == "row":
-                rows.append(value)
-            elif kind == "failed":
-                failed[value[0]] = value[1]
-            else:
-                say(value)
-    except WaivedError:
-        raise
-    except XStageError as error:
-        if not facts:
-            raise
-        failed["the rest"] = error.message
-    after = snapshot()
-    return {
+    document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "backend": "cuda",
         "simulated": False,
@@ -112,13 +126,30 @@ def run(
         "driver": (before["nvml"] or {}).get("driver"),
         "versions": package_versions(),
         "seed": seed,
-        **facts,
         "environment_before": before,
-        "environment_after": after,
-        "link_error_deltas": link_error_deltas(before, after),
-        "failed": failed,
-        "rows": rows,
+        "environment_after": None,
+        "link_error_deltas": None,
+        "failed": {},
+        "rows": [],
     }
+    job = {"cases": [asdict(case) for case in cases], "seconds": seconds_per_case, "seed": seed}
+    try:
+        for kind, value in results(measure, job):
+            if kind == "facts":
+                document |= value
+            elif kind == "row":
+                document["rows"].append(value)
+                keep(document)
+            elif kind == "failed":
+                document["failed"][value[0]] = value[1]
+            else:
+                say(value)
+    except XStageError as error:
+        if isinstance(error, WaivedError) or "gpus" not in document:
+            raise
+        document["failed"]["the rest"] = error.message
+    after = snapshot()
+    return {**document, "environment_after": after, "link_error_deltas": link_error_deltas(before, after)}
 
 
 def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
@@ -180,14 +211,13 @@ def _measure_case(
 
     problem = placing.problem
     sms = min(gpu.sms for gpu in gpus.values())
-    builds = {store: best_build(case.head_dim, store, case.seq, problem.local_heads, sms) for store in STORES}
+    effort = next(e for e in EFFORTS if problem.flops / _FLOP_PER_S < e.below_s)
+    builds = {store: best_build(case.head_dim, store, case.seq, problem.local_heads, sms) for store in effort.stores}
     rig = Rig(gpus, placing, job["seed"])
     try:
-        chosen, missing = _variants(rig, builds, nccl, job["orders"])
+        chosen, missing = _variants(rig, builds, nccl, effort)
         checked = {v.name: _outcome(rig.verify(v.queue)) for v in chosen if v.delivers}
-        longest_us = sum(float(gate.time_us(v).max()) for v in chosen)
-        rounds = int(min(max(job["seconds"] * 1e6 / longest_us, ROUNDS[0]), ROUNDS[1]))
-        times = slowest(interleave(gate, chosen, rounds, rng))
+        times = slowest(interleave(gate, chosen, rng, seconds=job["seconds"], rounds=(effort.rounds, MAX_ROUNDS)))
         clocks = _clocks()
         stamps = {store: (stamped(rig, build, None), stamped(rig, build, FLAGGED)) for store, build in builds.items()}
     finally:
@@ -200,10 +230,9 @@ def _measure_case(
         "builds": {store: asdict(build) for store, build in builds.items()},
         "tflop_of_one_rank": problem.flops / 1e12,
         "remote_bytes_of_one_rank": problem.remote_bytes(0),
-        "rounds": rounds,
+        "rounds": times[ALONE].size,
         "times_us": {name: spread(us) for name, us in times.items()},
-        "over_alone": {name: spread(us / times[ALONE]) for name, us in times.items()},
-        "samples_us": {name: us.round(2).tolist() for name, us in times.items()},
+        "samples_us": {name: us.round(1).tolist() for name, us in times.items()},
         "tiles": {store: tile_facts(alone, sent, sms) for store, (alone, sent) in stamps.items()},
         "checked": checked,
         "missing": missing,
@@ -211,22 +240,22 @@ def _measure_case(
     }
 
 
-def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, orders: Sequence[str]) -> tuple[list[Any], dict[str, str]]:
+def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, effort: Effort) -> tuple[list[Any], dict[str, str]]:
     """Return what is timed against each other, and the reasons for what is not."""
     from xstage_bench.fused import variants
     from xstage_bench.fused.library import cudnn
 
-    plain, bulk = builds["st.v4"], builds["bulk"]
+    plain = builds[STORES[0]]
     chosen: list[Any] = [
-        variants.alone(rig, plain),
+        *(replace(variants.alone(rig, build), name=alone_of(store)) for store, build in builds.items()),
         replace(variants.alone(rig, plain), name=AGAIN),
-        replace(variants.alone(rig, bulk), name=f"{ALONE} bulk"),
-        *(variants.fused(rig, build, order) for build in (plain, bulk) for order in orders),
-        *(variants.fused(rig, build, FLAGGED, flags) for build in (plain, bulk) for flags in FLAGS[1:]),
+        *(variants.fused(rig, build, order) for build in builds.values() for order in effort.orders),
+        *(variants.fused(rig, build, FLAGGED, flags) for build in builds.values() for flags in effort.flags),
         variants.then_push(rig, plain),
-        variants.then_copy_engine(rig, plain),
-        *(variants.beside_copying_sms(rig, plain, n) for n in COPYING_SMS),
+        *(variants.beside_copying_sms(rig, plain, n) for n in effort.copying_sms),
     ]
+    if effort.copy_engine:
+        chosen.append(variants.then_copy_engine(rig, plain))
     missing: dict[str, str] = {}
     try:
         chosen.append(cudnn(rig))
@@ -237,14 +266,15 @@ def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, orders: Sequence[str]
     else:
         chosen.append(variants.then_nccl(rig, plain, nccl))
         rig.verify(chosen[-1].queue)  # NCCL connects on first use: neither a capture nor a gate that is still shut stands that
-        chosen.append(variants.as_graph(rig, chosen[-1]))
+        if effort.graph:
+            chosen.append(variants.as_graph(rig, chosen[-1]))
     return chosen, missing
 
 
 def _outcome(found: dict[str, Any]) -> dict[str, Any]:
     ranks = found["ranks"]
     return {
-        "ok": all(v.ok for v in ranks) and not found["unwritten"] and not found["stray"],
+        "ok": all(v.ok for v in ranks) and not found["unwritten"] and not found["stray"] and not found["late"],
         "relative_error": max(v.relative_error for v in ranks),
         "rows_checked": ranks[0].rows,
         "rows": ranks[0].of_rows,

@@ -97,11 +97,9 @@ def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
         places.append(rig.take(gpu, tiles * build.consumers * STAMP.itemsize))
         plan["stamps"] = places[-1]
         plans.append(plan)
-    queue = _attention(rig, build, plans)
-    for _ in range(2):  # the first one loads the kernel, and its ranks do not begin together
-        queue()
-        for gpu in rig.gpus:
-            gpu.synchronize()
+    _attention(rig, build, plans)()
+    for gpu in rig.gpus:
+        gpu.synchronize()
     tiles = int(plans[0]["tiles"][0])
     return rig.gpus[0].download(places[0], STAMP, tiles * build.consumers).reshape(tiles, build.consumers)
 
@@ -159,6 +157,7 @@ def beside_copying_sms(rig: Rig, build: Build, sms: int) -> Variant:
         plan = rig.plan_owners(r, build, IN_ORDER, ctas, to)
         plan["flags"][0, : rig.problem.ranks] = flags
         plan["report"] = rig.take(gpu, REPORT.itemsize)
+        gpu.attention(build)  # loading it while the copying kernel waits for its flags would dead-lock
         plans.append(plan)
         tables.append(
             rig.upload(gpu, tiles_to_owners(rig.placing, build, r, rig.order(r, IN_ORDER, build, ctas)[1], staged, addresses, flags))

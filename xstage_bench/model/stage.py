@@ -154,6 +154,10 @@ class Stage:
             stalled_capacity_bytes=_times(self.stalled_capacity_bytes, scale),
         )
 
+    def at_clock(self, sm_clock_mhz: float) -> Stage:
+        """Return the stage at another SM clock: tensor-core work lowers it, and a slower SM sees a faster link."""
+        return replace(self, sm_clock_mhz=sm_clock_mhz)
+
     def _steps(self, room: float, rate: float) -> int | None:
         """Most whole steps n with n steps of all producers <= room + rate * n * (cycles per store); None when any n will do."""
         each = self.producers * self.step_bytes - rate * self.issue_cycles_per_store

@@ -42,7 +42,7 @@ class Stamps:
     start_clock, end_clock : ndarray of int
         The SM's own clock: to be compared on one SM only.
     start_ns, end_ns : ndarray of float
-        On %globaltimer, which all SMs of a GPU share.
+        After the launch's first, on %globaltimer, which all SMs of a GPU share.
     sm_clock_mhz : float
         Cycles over time, median over warps.
     """
@@ -128,7 +128,9 @@ def _flat(slot: NDArray[Any], table: NDArray[Any]) -> Stamps:
         raise DataError(f"a stamp of kind {kind[(kind < 1) | (kind > len(KINDS))][0]}, which does not exist", "was the buffer zeroed?")
     event = (found["kind_and_event"] & NO_EVENT).astype(np.int64)
     start, end = (found[n].astype(np.int64) for n in ("start_cycles", "end_cycles"))
-    clock, at_ns = slot["first_clock"].astype(np.int64)[of], slot["first_ns"].astype(np.float64)[of]
+    clock = slot["first_clock"].astype(np.int64)[of]
+    # %globaltimer counts from 1970: a double of it would be good to 256 ns only.
+    at_ns = (slot["first_ns"] - slot["first_ns"].min()).astype(np.float64)[of]
     return Stamps(
         smid=slot["smid"].astype(np.int64)[of],
         block=slot["block"].astype(np.int64)[of],
@@ -174,7 +176,8 @@ def from_csv(data: bytes) -> Stamps:
         raise DataError("no stamp in it", _FORMS)
     found = {name: np.array(values, dtype=np.int64) for name, values in columns.items()}
     clock = _clock_of(found)
-    start_ns, end_ns = (found.pop(name).astype(np.float64) for name in ("start_ns", "end_ns"))
+    zero = found["start_ns"].min()
+    start_ns, end_ns = ((found.pop(name) - zero).astype(np.float64) for name in ("start_ns", "end_ns"))
     return Stamps(**found, start_ns=start_ns, end_ns=end_ns, sm_clock_mhz=clock)
 
 

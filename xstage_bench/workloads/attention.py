@@ -58,6 +58,7 @@ def attention_tasks(
     rank : int
         Whose: decides which tiles are local.
     producers : int
+        At most: each has a tile.
     both_ways : bool
     publish : {'relaxed', 'release.gpu', 'release.sys'}
         Nothing is signalled; kept for schedules made of this one.
@@ -84,10 +85,11 @@ def attention_tasks(
     shard = -(-shape.tokens // sp)
     rows, owner = tiles_of(shape.tokens, shard)
     tile = np.tile(np.arange(rows.size), shape.heads // sp)[_order(np.tile(owner, shape.heads // sp), order, rank)]
-    rate = tensor_core_rate(dtype).flops_per_sm if flops_per_sm is None else flops_per_sm
+    rate = tensor_core_rate(dtype, "attention").flops_per_sm if flops_per_sm is None else flops_per_sm
     flops = 4 * TILE * shape.tokens * shape.head_dim
     unit = FLAVOURS[flavour].warp_store_bytes
     stored = -(-rows * shape.head_dim * ELEMENT_BYTES["bf16"] // (4 * unit)) * 4 * unit
+    producers = min(producers, tile.size)
     producer = np.arange(tile.size) % producers
     turn = np.argsort(producer, kind="stable")
     if limit is not None:

@@ -59,6 +59,7 @@ def tile_tasks(
     phase : str
         What the tiles are called.
     producers : int
+        At most: each has a tile.
     both_ways : bool
     sm_clock_mhz : float
     flavour : str
@@ -67,6 +68,7 @@ def tile_tasks(
     unit = FLAVOURS[flavour].warp_store_bytes
     whole = np.ceil(stored / (4 * unit)).astype(np.int64) * 4 * unit
     away = np.minimum(np.ceil(remote / unit).astype(np.int64) * unit, whole)
+    producers = min(producers, whole.size)
     producer = np.arange(whole.size) % producers
     turn = np.argsort(producer, kind="stable")
     nothing = np.full(whole.size, NONE)

@@ -200,7 +200,7 @@ def _attention(plan: Pass) -> Phase:
 def _attention_tile_ns(plan: Pass, group: int, share: float) -> tuple[float, str]:
     """Time of one tile: dense with a mask, or over the selected tokens, which each query reads for itself; the faster of the two."""
     c, selected = configuration()["language"], configuration()["sparse_attention"]["selected"]
-    rate = tensor_core_rate("bf16").flops_per_sm
+    rate = tensor_core_rate("bf16", "attention").flops_per_sm
     decoding = plan.mode == "decode"
     kept = min(float(selected), plan.context) if decoding else _mean_selected(plan.context, selected)
     key_flops = 4 * max(64, group * share * c["heads"] // c["kv_heads"]) * c["head_dim"]  # a tensor-core tile has 64 rows at least

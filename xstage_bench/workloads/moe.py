@@ -176,6 +176,7 @@ def tasks_of_blocks(
     dependencies : {'block', 'wave', 'none'}
         What a Linear-2 tile waits for: its own block's Linear-1 tiles, those of its whole wave, nothing.
     producers : int
+        At most: each has a tile.
     remote_share : float
         Of the stored bytes, rounded to whole warp-stores of a tile.
     both_ways : bool
@@ -199,6 +200,7 @@ def tasks_of_blocks(
     if ahead < (1.0 if dependencies == "wave" else 0.0):
         raise UsageError(f"a lead of {ahead:g} with dependencies '{dependencies}'", "0 or more; at least 1 wave where waves depend")
     rate = tensor_core_rate(dtype).flops_per_sm if flops_per_sm is None else flops_per_sm
+    producers = min(producers, rows.size * (shape.linear1_tiles + shape.linear2_tiles))
     tiles = deal_tiles(wave, shape.linear1_tiles, shape.linear2_tiles, producers, order, ahead, dependencies)
     read = np.inf if read_gb_per_s is None else read_gb_per_s * 1e9 / producers
     seconds = [max(2 * TILE * TILE * k / rate, TILE * k * ELEMENT_BYTES[dtype] / read) for k in (shape.hidden, shape.inter)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,8 +15,25 @@ from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.expand import workload_phases
 from xstage_bench.workloads.phases import Layout, Mode, Phase
 from xstage_bench.workloads.rates import memory_rates, tensor_core_rate
+from xstage_bench.workloads.shapes import SM_CLOCK_MHZ
 
 SMS = 132
+#: Columns of `WorkloadPrediction.rows`, for a table.
+COLUMNS = (
+    "phase",
+    "repeats",
+    "remote_mb",
+    "pull_mb",
+    "bursts",
+    "burst_kib",
+    "compute_us",
+    "v_over_r_us",
+    "stores_us",
+    "stalled",
+    "total_us",
+    "advised_us",
+    "advice",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +56,7 @@ class PhasePrediction:
         Time with nothing stored: tensor cores or local memory, and waits for each other.
     link_ns : float
         V/R of the stores, and of the pulls.
-    stall_ns : float
+    stores_ns : float
         What the stores add.
     backpressure : bool
         Whether any store is predicted to take more than 1.1 T0.
@@ -61,7 +78,7 @@ class PhasePrediction:
     burst_bytes: float
     compute_ns: float
     link_ns: float
-    stall_ns: float
+    stores_ns: float
     backpressure: bool
     stalled_share: float
     total_ns: float
@@ -115,6 +132,34 @@ class WorkloadPrediction:
     def advised_pass_ns(self) -> float:
         """The same with every advice taken."""
         return sum(p.advised_ns * p.repeats for p in self.phases)
+
+    def rows(self) -> list[list[Any]]:
+        """Return one row per phase in the order of `COLUMNS`; times of one repeat."""
+        return [
+            [
+                p.name,
+                p.repeats,
+                p.remote_bytes * 1e-6,
+                p.pull_bytes * 1e-6,
+                p.bursts,
+                p.burst_bytes / 1024,
+                p.compute_ns * 1e-3,
+                p.link_ns * 1e-3,
+                p.stores_ns * 1e-3,
+                f"{p.stalled_share:.0%}" if p.backpressure else "no",
+                p.total_ns * 1e-3,
+                p.advised_ns * 1e-3,
+                p.advice,
+            ]
+            for p in self.phases
+        ]
+
+    def summary(self) -> str:
+        """Say layout, layer and pass in one line."""
+        where = f"EP {self.layout.ep} x SP {self.layout.sp} x TP {self.layout.tp}, {self.mode}, {self.context} tokens, {self.dtype}"
+        layer = f"layer {self.layer_ns * 1e-3:.1f} us, advised {self.advised_layer_ns * 1e-3:.1f} us"
+        whole = f"pass {self.pass_ns * 1e-6:.2f} ms, advised {self.advised_pass_ns * 1e-6:.2f} ms"
+        return f"{self.workload}, {where}: {layer}; {whole} (predicted)"
 
     def document(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -172,6 +217,7 @@ def predict_workload(
     pair : str, optional
         Use the model of this pair for every link; default 0>1.
     sm_clock_mhz : float, optional
+        Default: the model's. Tensor-core work lowers it, and with it all compute rates.
     splitting : bool
         Whether an advice may cut tiles: not by default, because what smaller tiles cost the tensor cores is not modelled.
     known : dict, optional
@@ -196,6 +242,7 @@ def predict_workload(
         return known[key]
 
     advices = [advice_of(p) for p in phases]
+    slower = SM_CLOCK_MHZ / (sm_clock_mhz or model.sm_clock_mhz)
     return WorkloadPrediction(
         workload=workload,
         layout=layout,
@@ -203,14 +250,15 @@ def predict_workload(
         dtype=dtype,
         context=context,
         tokens_per_rank=tokens_per_rank,
-        phases=tuple(_phase(p, a, link) for p, a in zip(phases, advices, strict=True)),
+        phases=tuple(_phase(p, a, link, slower) for p, a in zip(phases, advices, strict=True)),
         notes=_notes(dtype, layout, advices),
     )
 
 
-def _phase(phase: Phase, advice: TaskAdvice | None, link: float) -> PhasePrediction:
+def _phase(phase: Phase, advice: TaskAdvice | None, link: float, slower: float) -> PhasePrediction:
     if advice is None:
-        total = phase.compute_ns + phase.pull_bytes / link
+        compute = phase.compute_ns * slower
+        total = compute + phase.pull_bytes / link
         return PhasePrediction(
             name=phase.name,
             repeats=phase.repeats,
@@ -221,9 +269,9 @@ def _phase(phase: Phase, advice: TaskAdvice | None, link: float) -> PhasePredict
             pull_bytes=phase.pull_bytes,
             bursts=0,
             burst_bytes=0.0,
-            compute_ns=phase.compute_ns,
+            compute_ns=compute,
             link_ns=phase.pull_bytes / link,
-            stall_ns=0.0,
+            stores_ns=0.0,
             backpressure=False,
             stalled_share=0.0,
             total_ns=total,
@@ -247,7 +295,7 @@ def _phase(phase: Phase, advice: TaskAdvice | None, link: float) -> PhasePredict
         burst_bytes=volume / max(int(storing.sum()), 1),
         compute_ns=present.without_stores_ns,
         link_ns=volume / link,
-        stall_ns=present.stores_ns,
+        stores_ns=present.stores_ns,
         backpressure=bool(stalled.any()),
         stalled_share=float(stalled.mean()) if stalled.size else 0.0,
         total_ns=present.total_ns,
@@ -258,9 +306,12 @@ def _phase(phase: Phase, advice: TaskAdvice | None, link: float) -> PhasePredict
 
 
 def _notes(dtype: str, layout: Layout, advices: Sequence[TaskAdvice | None]) -> tuple[str, ...]:
-    rate, memory = tensor_core_rate(dtype), memory_rates()
-    notes = [f"tensor cores: {rate.flops_per_sm * 1e-12:g} TFLOP/s per SM in {dtype}, {rate.status}: {rate.source}"]
-    notes += [f"local memory: {r.name} {r.gb_per_s:g} GB/s, {r.status}: {r.source}" for r in memory.values()]
+    works: tuple[Literal["gemm", "attention"], ...] = ("gemm", "attention")
+    rates = {work: tensor_core_rate(dtype, work) for work in works}
+    notes = [
+        f"tensor cores: {work} {r.flops_per_sm * 1e-12:g} TFLOP/s per SM in {dtype}, {r.status}: {r.source}" for work, r in rates.items()
+    ]
+    notes += [f"local memory: {r.name} {r.gb_per_s:g} GB/s, {r.status}: {r.source}" for r in memory_rates().values()]
     if layout.world > 2:
         notes.append(f"all of a rank's bytes take one link, as on two GPUs: {layout.world} ranks are emulated for the sender")
     notes += [n for a in advices if a is not None for n in a.present.notes]

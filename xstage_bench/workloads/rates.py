@@ -28,15 +28,15 @@ def _table() -> dict[str, TensorCoreRate]:
     return read_shapes("tensor_core.toml", TensorCoreRate)
 
 
-def tensor_core_rate(dtype: str) -> TensorCoreRate:
-    """Return the rate of GEMM tiles of this type.
+def tensor_core_rate(dtype: str, work: Literal["gemm", "attention"] = "gemm") -> TensorCoreRate:
+    """Return the rate of this kind of work with operands of this type.
 
     Raises
     ------
     UsageError
         Neither ``bf16`` nor ``fp8``.
     """
-    return find(_table(), dtype, "type of element")
+    return find({dtype: _table()[f"{work}-{dtype}"] for dtype in ELEMENT_BYTES}, dtype, "type of element")
 
 
 class MemoryRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from xstage_bench.errors import UsageError
 
 IntArray = NDArray[np.int64]
-Routing = Literal["balanced", "skewed"]
+Routing = Literal["balanced", "skewed", "concentrated"]
 ROUTINGS: tuple[str, ...] = get_args(Routing)
 #: Of the Zipf weights of skewed routing: with 1 the busiest of 256 experts gets some 29 times the mean.
 ZIPF = 1.0
@@ -23,9 +23,10 @@ def route(experts: int, top_k: int, tokens: int, routing: str = "balanced", seed
     Parameters
     ----------
     experts, top_k, tokens : int
-    routing : {'balanced', 'skewed'}
+    routing : {'balanced', 'skewed', 'concentrated'}
         balanced: token t goes to the next `top_k` experts in turn, so that rows per expert differ by one at most.
         skewed: drawn without replacement with Zipf weights, the experts permuted by the seed.
+        concentrated: every token goes to the first `top_k` experts, the worst case.
     seed : int
 
     Returns
@@ -43,6 +44,8 @@ def route(experts: int, top_k: int, tokens: int, routing: str = "balanced", seed
         raise UsageError(f"{tokens} tokens", "at least one token")
     if routing == "balanced":
         return (np.arange(tokens, dtype=np.int64)[:, None] * top_k + np.arange(top_k)) % experts
+    if routing == "concentrated":
+        return np.tile(np.arange(top_k, dtype=np.int64), (tokens, 1))
     if routing != "skewed":
         raise UsageError(f"unknown routing '{routing}'", f"use one of: {', '.join(ROUTINGS)}")
     rng = np.random.default_rng(seed)

@@ -64,7 +64,7 @@ class Gpus:
         from cupy.cuda import runtime
 
         cupy.cuda.set_allocator(None)  # plain cudaMalloc: what comes from a pool is not visible to peers
-        self.devices = devices
+        self.devices, self._cupy = devices, cupy
         for device in devices:
             runtime.setDevice(device)
             for peer in set(devices) - {device}:
@@ -78,10 +78,14 @@ class Gpus:
         self.stocks = [Stock(device) for device in devices]
         self.streams = []
         for device in devices:
-            cupy.cuda.Device(device).use()
+            self.use(device)
             self.streams.append(cupy.cuda.Stream(non_blocking=True))
         self.sms = min(int(runtime.getDeviceProperties(d)["multiProcessorCount"]) for d in devices)
         self._kernels: dict[tuple[int, Build], Kernel] = {}
+
+    def use(self, device: int) -> None:
+        """Make a GPU the current one of CuPy and of the runtime."""
+        self._cupy.cuda.Device(device).use()
 
     def kernel(self, device: int, build: Build) -> Kernel:
         """Return the kernel of a build, loaded on first use; never while another kernel runs."""
@@ -180,14 +184,14 @@ class Group:
         me, places, top_k = self.ranks[rank], self.places(rank), self.layer.shape.top_k
         rows, worst = me.rows, 0.0
         for block in range(rows.blocks) if blocks is None else np.unique(np.linspace(0, rows.blocks - 1, blocks).astype(int)):
-            self._cupy.cuda.Device(me.device).use()
+            self.gpus.use(me.device)
             expected = expected_rows(self.layer, rows, me.arrays["gathered"], me.arrays["row_scale"], me.weights, int(block)).get()
             at = slice(block * TILE, block * TILE + int(rows.block_rows[block]))
             got = np.empty_like(expected)
             for owner in np.unique(rows.owner[at]):
                 mine = rows.owner[at] == owner
                 place = places[owner]
-                self._cupy.cuda.Device(place.device).use()
+                self.gpus.use(place.device)
                 got[mine] = decode_rows(place.slots(owner, combine)[rows.token[at][mine] * top_k + rows.k[at][mine]]).get()
             error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
             if not error < TOLERANCE[self.layer.dtype]:
@@ -205,7 +209,7 @@ class Group:
         """Count the result rows that all GPUs hold, and those that should be there."""
         have = 0
         for rank in self.ranks:
-            self._cupy.cuda.Device(rank.device).use()
+            self.gpus.use(rank.device)
             for owner in range(self.layer.ep):
                 have += int((~self._cupy.isnan(decode_rows(rank.slots(owner, combine))).any(axis=1)).sum())
         return have, sum(int((rank.rows.owner != PADDING).sum()) for rank in self.ranks)

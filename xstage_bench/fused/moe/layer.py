@@ -34,7 +34,7 @@ class Layer:
         Ranks of the group.
     dtype : {'bf16', 'fp8'}
         Of tokens, weights and activations.
-    routing : {'balanced', 'skewed'}
+    routing : {'balanced', 'skewed', 'concentrated'}
     masked : float
         Share of the (token, expert) pairs that are dropped.
     seed : int
@@ -43,7 +43,7 @@ class Layer:
     Raises
     ------
     UsageError
-        A width that the kernel's tiles do not divide, ranks that do not divide the experts, or nothing to do.
+        A width that the kernel's tiles do not divide, or ranks that do not divide the experts.
     """
 
     shape: MoEShape
@@ -123,20 +123,20 @@ def rows_of(layer: Layer, rank: int) -> Rows:
     Raises
     ------
     UsageError
-        Nothing is routed to this rank, or more than the kernel's lists can name.
+        More rows than the kernel's lists can name.
     """
     routes = layer.routes() - rank * layer.local_experts
     owner, token, k = np.nonzero((routes >= 0) & (routes < layer.local_experts))
     expert = routes[owner, token, k]
-    if not expert.size:
-        raise UsageError(f"no row goes to rank {rank}", "more tokens, fewer masked, or another seed")
     order = np.argsort(expert, kind="stable")
     count = np.bincount(expert, minlength=layer.local_experts)
     block_rows, block_expert = blocks_of(count)
+    if not block_rows.size:  # nothing goes to this rank: one block of padding, so that it takes part in the barriers like the others
+        block_rows, block_expert = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     if block_rows.size > _MAX_BLOCKS:
         raise UsageError(f"{block_rows.size} blocks of rows", f"at most {_MAX_BLOCKS}")
     within = np.arange(expert.size) - np.repeat(np.cumsum(count) - count, count)
-    first_block = np.searchsorted(block_expert, np.arange(layer.local_experts))
+    first_block = np.searchsorted(block_expert, np.arange(layer.local_experts))  # also of experts without rows, where nobody looks
     at = np.repeat(first_block, count) * TILE + within
     columns = []
     for values in (owner, token, k):

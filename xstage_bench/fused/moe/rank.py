@@ -103,7 +103,19 @@ class Rank:
             "weights": cupy.asarray(layer.weights()[rank].ravel()),
             "out": cupy.empty((layer.tokens, s.hidden), dtype=cupy.uint16),
         }
+        self._tensors = self._encode()
         self.gather()
+
+    def _encode(self) -> dict[str, NDArray[np.uint64]]:
+        s, a, w, element = self.layer.shape, self.arrays, self.weights, self.layer.element_bytes
+        step, count, experts = 128 // element, self.rows.blocks * TILE, self.layer.local_experts
+        return {
+            "rows": boxes(a["gathered"].data.ptr, element, (s.hidden, count, 1), (step, TILE)),
+            "w1": boxes(w.w1.data.ptr, element, (s.hidden, 2 * s.inter, experts), (step, TILE)),
+            "act": boxes(a["activations"].data.ptr, element, (s.inter, count, 1), (step, TILE)),
+            "w2": boxes(w.w2.data.ptr, element, (s.inter, s.hidden, experts), (step, TILE)),
+            "act_out": boxes(a["activations"].data.ptr, element, (s.inter, count, 1), (TILE // 2, 16)),
+        }
 
     def slots(self, owner: int, combine: str) -> Any:
         """Return the result rows of an owner on this GPU, shape (tokens * top_k, hidden)."""
@@ -151,13 +163,8 @@ class Rank:
         self.epoch += 1
         s, layer, a = self.layer.shape, self.layer, self.arrays
         plan = np.zeros(1, PLAN)
-        element = layer.element_bytes
-        step, count = 128 // element, self.rows.blocks * TILE
-        plan["rows"][0] = boxes(a["gathered"].data.ptr, element, (s.hidden, count, 1), (step, TILE))
-        plan["w1"][0] = boxes(self.weights.w1.data.ptr, element, (s.hidden, 2 * s.inter, layer.local_experts), (step, TILE))
-        plan["act"][0] = boxes(a["activations"].data.ptr, element, (s.inter, count, 1), (step, TILE))
-        plan["w2"][0] = boxes(self.weights.w2.data.ptr, element, (s.inter, s.hidden, layer.local_experts), (step, TILE))
-        plan["act_out"][0] = boxes(a["activations"].data.ptr, element, (s.inter, count, 1), (TILE // 2, 16))
+        for name, tensor in self._tensors.items():
+            plan[name][0] = tensor
         for name in ("gathered", "row_scale", "activations", "act_scale", "block_expert", "block_rows", "row_slot", "row_source"):
             plan[name] = a[name].data.ptr
         for name in ("ready", "arrived", "weights", "out"):

@@ -7,6 +7,7 @@ events; one that the dependencies forbid gives None.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,13 +152,13 @@ def stagger(schedule: TaskSchedule, cycles: int) -> TaskSchedule:
     none = np.full(p.size, NONE)
     added = {"producer": p, "compute_cycles": delay[has], "bytes": 0 * p, "remote_bytes": 0 * p, "waits_for": none, "signals": none}
     added["phase"] = np.full(p.size, len(s.phases))
-    columns = {name: np.insert(getattr(s, name), at, values) for name, values in added.items()}
+    columns: dict[str, Any] = {name: np.insert(getattr(s, name), at, values) for name, values in added.items()}
     return replace(s, phases=(*s.phases, DELAY), **columns)
 
 
 def _turn_within(s: TaskSchedule, kind: NDArray[np.bool_]) -> FloatArray:
     """How many tasks of this kind each producer has before each task."""
-    before = np.cumsum(kind) - kind
+    before: IntArray = np.cumsum(kind) - kind
     return (before - before[np.minimum(s.first[s.producer], s.task_count - 1)]).astype(np.float64)
 
 

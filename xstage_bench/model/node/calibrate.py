@@ -38,12 +38,15 @@ class NodeFit:
         Of the relative parameters: inverse covariance of one standard residual.
     schedules : tuple of str
         Keys of the schedules that the fit has seen.
+    cost : float
+        Of the robust loss at the optimum.
     """
 
     model: NodeModel
     estimates: dict[str, Estimate]
     information: FloatArray
     schedules: tuple[str, ...]
+    cost: float = 0.0
 
 
 def fit_measured(data: Measured, placement: Placement, start: NodeModel | None = None, fixed: Sequence[str] = ()) -> NodeFit:
@@ -93,7 +96,7 @@ def fit_measured(data: Measured, placement: Placement, start: NodeModel | None =
     estimates = {name: Estimate.missing(f"{name} was held fixed") for name in fixed}
     for i, name in enumerate(name for name in PARAMETERS if name not in fixed):
         estimates[name] = _estimate(name, float(found.x[i]), PARAMETERS[name].start, linear, i, float(low[i]), float(high[i]))
-    return NodeFit(model_at(found.x), {name: estimates[name] for name in PARAMETERS}, linear.information, data.keys)
+    return NodeFit(model_at(found.x), {name: estimates[name] for name in PARAMETERS}, linear.information, data.keys, float(found.cost))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

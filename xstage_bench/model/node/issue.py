@@ -57,9 +57,14 @@ class IssueLaw:
         Operations per turn of the instrument's loop.
     several_cycles : float
         What more than one warp costs at the entry of the loop.
+    tail_unheld : float
+        Stores of each warp that a burst with a tail does not wait for: the stamp overtakes them, by how the compiler made that loop.
     queue_operations : tuple of float
         How many operations may wait for an SM's engine of bulk copies, beside the bytes that are under way, when `QUEUE_WARPS` warps issue.
         Empty: there is no such queue.
+    engine_operations : tuple of float
+        How many the engine takes before it holds up an SM whose bytes leave at once; each further one costs `engine_cycles`.
+    engine_cycles : float
     """
 
     base: float = 42.0
@@ -85,14 +90,25 @@ class IssueLaw:
     store_bytes: float = 512.0
     unroll: float = 4.0
     several_cycles: float = 1.0
+    tail_unheld: float = 0.0
     queue_operations: tuple[float, ...] = ()
+    engine_operations: tuple[float, ...] = ()
+    engine_cycles: float = 0.0
+
+    def unheld_bytes(self, warps: ArrayLike, stores: ArrayLike) -> FloatArray:
+        """Last bytes of a producer's burst whose room it does not wait for; `stores` counts those of each warp."""
+        with_tail = np.mod(stores, self.unroll) > 0
+        return np.asarray(np.where(with_tail, self.tail_unheld * np.asarray(warps) * self.store_bytes, 0.0))
 
     def queue_bytes(self, warps: ArrayLike) -> FloatArray:
         """Bytes that may wait in an SM's queue of bulk copies when so many of its warps issue."""
-        count = np.log2(np.asarray(warps, dtype=np.float64))
-        if not self.queue_operations:
-            return np.zeros(count.shape)
-        return np.asarray(self.store_bytes * np.interp(count, np.log2(QUEUE_WARPS), self.queue_operations))
+        return self.store_bytes * by_warps(self.queue_operations, warps)
+
+
+def by_warps(values: tuple[float, ...], warps: ArrayLike) -> FloatArray:
+    """Return values that are known for `QUEUE_WARPS` at other warp counts; zero when there are none."""
+    count = np.log2(np.asarray(warps, dtype=np.float64))
+    return np.asarray(np.interp(count, np.log2(QUEUE_WARPS), values)) if values else np.zeros(count.shape)
 
 
 def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: ArrayLike, fresh: ArrayLike) -> FloatArray:
@@ -134,6 +150,10 @@ def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: Ar
     loop = loop + np.where(tail > 0, law.tail_cycles * tail - law.tail_after_loop, 0.0)
     loop = loop + first * law.cold_stagger * np.where(w == 2, 2.0, several)
     own = np.where(turns == 0, brief, loop)
-    port = law.port_base + law.port_cycles * n * w + law.uneven_cycles * short**2 + first * 0.3 * law.cold_stagger * w * (w > 2)
+    held = (n - law.tail_unheld * (tail > 0)) * w
+    port = law.port_base + law.port_cycles * held + law.uneven_cycles * short**2 + first * 0.3 * law.cold_stagger * w * (w > 2)
     cost = np.where(several, np.maximum(own, port), own)
+    if law.engine_operations:
+        # The first operation of each warp has a place of its own, for as many warps as there are places.
+        cost = np.maximum(cost, np.where(n > 1, (n * w - by_warps(law.engine_operations, w)) * law.engine_cycles, 0.0))
     return np.asarray(np.where(n > 0, cost, law.empty + law.empty_per_warp * (w - 1)))
