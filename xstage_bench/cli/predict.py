@@ -9,6 +9,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import Output, table
+from xstage_bench.cli.workload import check_workload, show_workload, workload_options
 
 if TYPE_CHECKING:
     from xstage_bench.model.predict import PredictedSchedule
@@ -31,21 +32,27 @@ COLUMNS = (
 
 @click.command("predict", short_help="Predict a schedule file.")
 @click.argument("model", type=FILE)
-@click.argument("schedule", type=FILE)
+@click.argument("schedule", type=FILE, required=False)
+@workload_options
 @click.option("--pair", metavar="A>B", help="Use the model of this pair; default: the schedule's own.")
 @click.option("--sm-clock-mhz", type=float, metavar="MHZ", help="Predict for this SM clock; default: the model's.")
 @common
-def command(out: Output, model: Path, schedule: Path, pair: str | None, sm_clock_mhz: float | None) -> int:
+def command(out: Output, model: Path, schedule: Path | None, pair: str | None, sm_clock_mhz: float | None, **workload: Any) -> int:
     """Predict the issue time of every burst of SCHEDULE with MODEL (a model.json, or a fitted run folder).
 
     SCHEDULE is JSON, {"producers": 132, "warps": 4, "start": "free", "bursts": [{"bytes": 65536, "gap_cycles": 2000}]},
     or CSV with one row for each burst: columns bytes, producers and, as needed, gap_cycles, start_ns, warps, start,
     flavour, layout, source, destination, schedule.
+
+    Or every phase of a real model under a parallel layout, with its stores as they are and as advised: --workload keye-vl-2 --ep 8 --sp 4.
     """
     from xstage_bench.pipeline import find_model, is_simulated, predict_schedules
     from xstage_bench.schedule_file import load_schedules
 
+    check_workload(schedule, workload)
     loaded = find_model(model)
+    if schedule is None:
+        return show_workload(out, loaded, pair=pair, sm_clock_mhz=sm_clock_mhz, **workload)
     schedules = load_schedules(schedule)
     predicted = predict_schedules(loaded, schedules, pair=pair, sm_clock_mhz=sm_clock_mhz)
     document = {

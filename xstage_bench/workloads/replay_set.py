@@ -23,8 +23,6 @@ from xstage_bench.workloads.shapes import moe_shape
 _KEYE = ("qkv", "select", "attention", "reshard", "output", "feedback")
 _DECODE = ("select", "experts")
 _MAX_TASKS = 8000
-#: Behind the name of a schedule: its advised form.
-ADVISED = "-advised"
 
 
 def replay_schedules() -> list[TaskSchedule]:
