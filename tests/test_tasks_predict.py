@@ -17,7 +17,7 @@ from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.model.tasks.costs import TaskCosts
+from xstage_bench.model.tasks.costs import TaskCosts, costs_of, costs_of_replay, reference_costs
 from xstage_bench.model.tasks.predict import TaskPrediction, predict_tasks
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, TaskSchedule
@@ -26,24 +26,27 @@ CLOCK = 1980.0
 NS = 1e3 / CLOCK
 
 
-def costs(**cycles: float) -> TaskCosts:
-    """Constants that are what is given and nothing otherwise: closed forms have no instrument."""
-
-    def estimate(name: str) -> Estimate:
-        return Estimate(value=cycles.get(name, 1.0 if name == "both_ways" else 0.0), standard_error=None, low=None, high=None)
-
-    names = ("compute", "turn", "again", "store", "wait", "relaxed", "release_gpu", "release_sys")
-    return TaskCosts(
-        gpu="none",
-        compute="spin",
-        sm_clock_mhz=None,
-        both_ways=estimate("both_ways"),
-        total_error=Estimate.missing("no replays"),
-        **{f"{name}_cycles": estimate(name) for name in names},
-    )
+def costs(**known: float) -> TaskCosts:
+    """Constants that are what is given and nothing otherwise: closed forms have no instrument. `__` stands for the dot of a name."""
+    found = {name.replace("__", "."): Estimate(value=value, standard_error=None, low=None, high=None) for name, value in known.items()}
+    return TaskCosts(gpu="none", compute="spin", sm_clock_mhz=None, instrument=found)
 
 
 NOTHING = costs()
+PUBLISHING = {"signal_cycles__relaxed": 20.0, "signal_cycles__release__gpu": 800.0, "signal_cycles__release__sys": 2400.0}
+
+
+def everything() -> TaskCosts:
+    """Constants of every kind."""
+    return costs(
+        **PUBLISHING,
+        **{f"event_cycles__{p.replace('.', '__')}": 900.0 for p in PUBLISHES},
+        **{f"turn_cycles__{form}": 40.0 for form in FORMS},
+        store_cycles__1=300.0,
+        store_cycles__8=600.0,
+        drain_gb_per_s__one_way=370.0,
+        drain_gb_per_s__both_ways=355.0,
+    )
 
 
 @cache
@@ -71,7 +74,7 @@ def predicted(model: Model, s: TaskSchedule, c: TaskCosts = NOTHING, compiled: b
 
 
 def test_compute_alone_is_its_sum(model: Model) -> None:
-    p = predicted(model, tasks(132, [{"compute_cycles": 1000}] * 7), costs(compute=10, turn=5))
+    p = predicted(model, tasks(132, [{"compute_cycles": 1000}] * 7), costs(compute_excess_cycles__ping_pong=10, turn_cycles__ping_pong=5))
     assert p.total_ns == pytest.approx((7 * 1010 + 6 * 5) * NS)
     assert p.without_stores_ns == p.total_ns
     assert np.isnan(p.store_end_ns).all()
@@ -80,7 +83,7 @@ def test_compute_alone_is_its_sum(model: Model) -> None:
 def test_a_lone_sm_that_stores_little_pays_t0_only(model: Model) -> None:
     entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]
     assert entry is not None
-    p = predicted(model, tasks((7,), [{"compute_cycles": 5000, "bytes": 8192}] * 4, form="single", publish="relaxed"), costs(store=30))
+    p = predicted(model, tasks((7,), [{"compute_cycles": 5000, "bytes": 8192}] * 4, form="single", publish="relaxed"))
     assert p.issue_ns == pytest.approx(p.t0_ns)
     assert p.total_ns == pytest.approx((4 * 5000 * NS) + p.t0_ns.sum())
 
@@ -109,7 +112,7 @@ def test_a_long_job_takes_the_longer_of_compute_and_drain(model: Model, compute:
 @pytest.mark.parametrize("share", [1.0, 0.9])
 def test_a_release_pays_its_empty_cost_and_the_backlog(model: Model, share: float) -> None:
     """[V - R*T0]+ outstanding after an aligned burst of all SMs, at the link's rate, then the empty cost (docs/fences.md)."""
-    c = costs(release_gpu=800, both_ways=share)
+    c = costs(signal_cycles__release__gpu=800, drain_gb_per_s__one_way=370, drain_gb_per_s__both_ways=370 * share)
     p = predicted(model, tasks(132, [{"bytes": 10_240, "signals": 0}, {"waits_for": 0}], both_ways=True), c)
     entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]
     assert entry is not None
@@ -132,7 +135,7 @@ def test_scope_decides_whether_an_idle_sm_waits_for_the_others(model: Model) -> 
     found = {}
     for publish in PUBLISHES:
         s = replace(base, bytes=quiet, remote_bytes=quiet, signals=signals, compute_cycles=compute, publish=publish)
-        found[publish] = predicted(model, s, costs(relaxed=20, release_gpu=800, release_sys=2400)).publish_ns[idle]
+        found[publish] = predicted(model, s, costs(**PUBLISHING)).publish_ns[idle]
     assert found["relaxed"] == pytest.approx(20 * NS)
     assert found["release.gpu"] == pytest.approx(800 * NS)
     assert found["release.sys"] > (2400 + 3000) * NS
@@ -141,7 +144,7 @@ def test_scope_decides_whether_an_idle_sm_waits_for_the_others(model: Model) -> 
 def test_an_event_waits_for_all_its_signals(model: Model) -> None:
     s = tasks(4, [{"compute_cycles": 1000, "signals": 0}, {"compute_cycles": 10, "waits_for": 0}], publish="relaxed")
     s = replace(s, compute_cycles=np.where((s.producer == 2) & (s.signals == 0), 9000, s.compute_cycles))
-    p = predicted(model, s, costs(relaxed=7, wait=100))
+    p = predicted(model, s, costs(signal_cycles__relaxed=7, event_cycles__relaxed=100))
     assert p.start_ns[s.waits_for == 0] == pytest.approx([(9000 + 7 + 100) * NS] * 4)
 
 
@@ -223,7 +226,7 @@ def random_tasks(draw: st.DrawFn) -> TaskSchedule:
 @given(s=random_tasks())
 def test_no_order_is_broken_and_no_byte_is_early(s: TaskSchedule) -> None:
     model = recorded()
-    c = costs(compute=3, turn=20, again=40, store=30, wait=900, relaxed=10, release_gpu=840, release_sys=2400, both_ways=0.96)
+    c = everything()
     p = predicted(model, s, c)
     assert np.isfinite(p.end_ns).all()
     assert (p.start_ns[1:] >= p.compute_end_ns[:-1] - 1e-6)[s.producer[1:] == s.producer[:-1]].all()
@@ -239,7 +242,7 @@ def test_no_order_is_broken_and_no_byte_is_early(s: TaskSchedule) -> None:
     entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]
     assert entry is not None
     if s.volume_bytes:
-        assert p.all_visible_ns >= s.volume_bytes / (entry.used["link_gb_per_s"] * c.of(s).link) - 1e-6
+        assert p.all_visible_ns >= s.volume_bytes / (entry.used["link_gb_per_s"] * costs_of(c, s).link) - 1e-6
     assert p.total_ns == p.end_ns.max()
     assert np.nanmin(p.backlog_bytes, initial=0.0) >= -1e-3
 
@@ -249,7 +252,7 @@ def test_no_order_is_broken_and_no_byte_is_early(s: TaskSchedule) -> None:
 def test_compiled_and_plain_loops_agree(s: TaskSchedule) -> None:
     model = recorded()
     pytest.importorskip("numba", exc_type=ImportError)
-    c = costs(turn=20, again=40, wait=900, relaxed=10, release_gpu=840, release_sys=2400)
+    c = everything()
     a, b = predicted(model, s, c, False), predicted(model, s, c, True)
     for name in ("start_ns", "compute_end_ns", "store_end_ns", "signal_end_ns", "backlog_bytes", "visible_ns"):
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-9, atol=1e-6, err_msg=name)
@@ -281,3 +284,38 @@ def test_what_cannot_be_predicted_is_said(model: Model) -> None:
     with pytest.raises(DataError, match="no node model"):
         predict_tasks(bare, s)
     assert predict_tasks(model, s).in_calibrated_range.all()
+
+
+def test_a_look_at_an_event_waits_behind_the_sms_own_stores(model: Model) -> None:
+    """The event has long happened, but the load that reads it leaves the SM after what is outstanding."""
+    s = tasks(132, [{"bytes": 20_480}, {"compute_cycles": 10}], form="single", publish="relaxed")
+    first = s.first[:-1]
+    early = np.where(np.arange(s.task_count) == first[-1], 0, NONE)  # one SM stores nothing, and signals at once
+    size = np.where(early == 0, 0, s.bytes)
+    loose = replace(s, bytes=size, remote_bytes=size, signals=early)
+    tied = replace(loose, waits_for=np.where(np.isin(np.arange(s.task_count), first + 1), 0, NONE))
+    a, b = predicted(model, tied, everything()), predicted(model, loose, everything())
+    backlog_ns = 132 * 20_480 / 368 - a.issue_ns[0]
+    assert a.start_ns[first + 1].mean() - b.start_ns[first + 1].mean() > 0.5 * backlog_ns
+
+
+def test_the_constants_of_the_recorded_node_and_of_a_replay(model: Model) -> None:
+    mma = reference_costs("mma")
+    assert mma.gpu == "NVIDIA H200"
+    s = tasks(132, [{"bytes": 32_768, "signals": 0}, {"waits_for": 0}], both_ways=True)
+    found = costs_of(mma, s)
+    assert 0.9 < found.link <= 1.0
+    assert found.wait > 500
+    assert found.again > found.turn > 0
+    assert found.stores == (1, 2, 4, 8, 16, 64)
+    assert costs_of(mma, replace(s, both_ways=False)).link == 1.0
+    estimate = {"value": 700.0, "standard_error": 1.0, "low": 690.0, "high": 710.0}
+    row = {"sm_clock_mhz": {**estimate, "value": 1790.0}}
+    document = {"gpus": [{"name": "GPU X"}], "compute": "mma", "instrument": {"turn_cycles.single": estimate}, "rows": [row]}
+    taken = costs_of_replay(document)
+    assert (taken.gpu, taken.sm_clock_mhz, taken.instrument["turn_cycles.single"].value) == ("GPU X", 1790.0, 700.0)
+    with pytest.raises(DataError, match="no constants"):
+        costs_of_replay({"rows": []})
+    own = predict_tasks(replace(model, tasks=[taken]), s)
+    assert own.notes == ()
+    assert predict_tasks(model, s).notes

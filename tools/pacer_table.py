@@ -19,7 +19,7 @@ from xstage_bench.model.document import Model
 from xstage_bench.model.laws import balanced_accuracy
 from xstage_bench.model.pacer import answers
 from xstage_bench.model.predict import predict_all
-from xstage_bench.model.stage import stage_at
+from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.model.validate import STALLED_ABOVE
 from xstage_bench.pipeline import find_model
 from xstage_bench.record.json_file import write_json
@@ -65,7 +65,7 @@ def recorded(where: Path, model: Model) -> list[dict[str, Any]]:
 
 
 def on_device(model: Model, found: Any) -> list[dict[str, Any]]:
-    """Score the answers that the kernel recorded."""
+    """Score the answers that the kernel recorded, and those of a pacer that is given each burst's measured start and end."""
     rows = []
     for producers in (132, 64):
         for rule in ("timed", "fixed"):
@@ -74,8 +74,15 @@ def on_device(model: Model, found: Any) -> list[dict[str, Any]]:
             schedules = [_schedule(one, producers, stage.step_bytes) for one in steps]
             free = np.array([p.t0_cycles for p in predict_all(model, schedules)])
             issue = cycles[:, 1].astype(np.int64) - cycles[:, 0]
-            rows.append({"producers": producers, "start": rule, **score((issue > STALLED_ABOVE * free[:, None, :]).ravel(), said.ravel())})
+            measured = (issue > STALLED_ABOVE * free[:, None, :]).ravel()
+            again = [_from_stamps(stage, s, c) for s, c in zip(schedules, cycles.astype(np.float64), strict=True)]
+            for who, answer in (("kernel", said), ("from stamps", np.stack(again))):
+                rows.append({"producers": producers, "start": rule, "asked": who, **score(measured, answer.ravel())})
     return rows
+
+
+def _from_stamps(stage: Stage, schedule: Schedule, cycles: NDArray[np.float64]) -> Bools:
+    return answers(stage, [b.bytes for b in schedule.bursts], cycles[0].T, cycles[1].T).T
 
 
 def _schedule(steps: NDArray[Any], producers: int, step_bytes: int) -> Schedule:

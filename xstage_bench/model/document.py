@@ -175,7 +175,7 @@ class Model:
     sm_clock_mhz: float
     pairs: list[PairModel]
     timer: TimerFacts | None = None
-    tasks: TaskCosts | None = None
+    tasks: list[TaskCosts] = field(default_factory=list)
     seed: int = 0
     resamples: int = 0
     notes: list[str] = field(default_factory=list)

@@ -1,92 +1,155 @@
-"""What executing tasks costs beside their work: constants of the instrument and of an SM, measured by little probes of the replay.
+"""What executing tasks costs beside their work, as the replay measures it (`task_instrument`), and what one schedule pays of it.
 
-They stand in `model.json` under ``tasks`` once a replay has measured them (docs/predict.md). A model without them predicts with those of
-the recorded node that `reference_costs` returns, and the prediction says so.
+The numbers stand in `model.json` under ``tasks``. A model without them predicts with those of the recorded node (`reference_costs`), and
+the prediction says so.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
 
 from xstage_bench.assets import asset_dir
+from xstage_bench.errors import DataError
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.tasks.work import Costs
 from xstage_bench.record.json_file import read_json
 from xstage_bench.task_schedule import TaskSchedule
 
 #: Under results/, and in the wheel.
 REFERENCE = "reference/task-costs.json"
+#: Warps per role that the probe of `store_cycles.N` stores with.
+STORE_WARPS = 4
+#: What a role needs of its SM's memory pipeline before its next task, in warp-stores, while the other role's stores wait for room: six
+#: instructions on shared memory, each behind a store of the other role on each of four sub-partitions. One delay of a replayed time line
+#: shows it (24 of the SM's intervals between stores, docs/predict.md).
+FETCH_STORES = 24
+_STORE, _BOTH, _ONE = "store_cycles.", "drain_gb_per_s.both_ways", "drain_gb_per_s.one_way"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCosts:
-    """Constants of executing tasks, in cycles of the SM clock unless said otherwise; `null` estimates count as nothing.
+    """Constants of one replay.
 
     Parameters
     ----------
-    gpu, compute : str
-        Where they were measured, and how compute was executed: ``mma`` or ``spin``.
+    gpu : str
+        Where they were measured.
+    compute : str
+        How compute was executed: ``mma`` or ``spin``.
     sm_clock_mhz : float or None
-        The clock that held while tasks computed: tensor-core work lowers it.
-    compute_cycles : Estimate
-        What a task's compute is longer by than asked.
-    turn_cycles : Estimate
-        From one task's end of compute to the start of the next one of the other role (``ping_pong``).
-    again_cycles : Estimate
-        From the end of a role's task to the start of its next one.
-    store_cycles : Estimate
-        What issuing a task's stores costs beside the issue law.
-    wait_cycles : Estimate
-        From the last signal of an event to the start of a task that waits for it.
-    relaxed_cycles, release_gpu_cycles, release_sys_cycles : Estimate
-        A signal with nothing outstanding.
-    both_ways : Estimate
-        Link rate of one direction while the other is as busy, over its rate alone; without unit.
+        The clock that held while schedules of it were executed: tensor-core work lowers it.
+    instrument : dict of str to Estimate
+        By the names of `task_instrument.constants`, in cycles of the SM clock but for the drain rates.
     total_error : Estimate
-        Relative error of the predicted total time of schedules that were replayed: `low` and `high` bound 90 % of them, `value` is the
-        median of the error with its sign.
+        Relative error, measured over predicted less one, of the total time of schedules that were replayed: `low` and `high` bound 90 % of
+        them, `value` is its median.
     """
 
     gpu: str
     compute: str
     sm_clock_mhz: float | None
-    compute_cycles: Estimate
-    turn_cycles: Estimate
-    again_cycles: Estimate
-    store_cycles: Estimate
-    wait_cycles: Estimate
-    relaxed_cycles: Estimate
-    release_gpu_cycles: Estimate
-    release_sys_cycles: Estimate
-    both_ways: Estimate
-    total_error: Estimate
-    notes: list[str] = field(default_factory=list)
+    instrument: dict[str, Estimate]
+    total_error: Estimate = field(default_factory=lambda: Estimate.missing("no replays were compared", "total_ns"))
 
-    def of(self, schedule: TaskSchedule) -> Costs:
-        """Return the values that one schedule's form, publishing and directions call for."""
-        signal = {"relaxed": self.relaxed_cycles, "release.gpu": self.release_gpu_cycles, "release.sys": self.release_sys_cycles}
-        return Costs(
-            compute=_value(self.compute_cycles),
-            turn=_value(self.turn_cycles),
-            again=_value(self.again_cycles),
-            store=_value(self.store_cycles),
-            signal=_value(signal[schedule.publish]),
-            wait=_value(self.wait_cycles),
-            link=_value(self.both_ways, 1.0) if schedule.both_ways else 1.0,
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What one schedule pays, in SM cycles.
+
+    Parameters
+    ----------
+    compute : float
+        What a task's compute is longer by than asked.
+    turn, again : float
+        From one task's end of compute to the start of the producer's next, and from the end of a role's task to the start of its next.
+    signal : float
+        A signal with nothing outstanding.
+    wait : float
+        From an event's last signal to the start of a task that waits for it.
+    fetch : float
+        Bytes that an SM must drain before a role has its next task while the other role's stores wait for room.
+    stores, store_cycles : tuple of float
+        Warp-stores per warp, ascending, and what issuing them costs one SM alone with `STORE_WARPS` warps; empty: the issue law holds.
+    link : float
+        Factor on the link's rate.
+    """
+
+    compute: float = 0.0
+    turn: float = 0.0
+    again: float = 0.0
+    signal: float = 0.0
+    wait: float = 0.0
+    fetch: float = 0.0
+    stores: tuple[float, ...] = ()
+    store_cycles: tuple[float, ...] = ()
+    link: float = 1.0
+
+
+def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
+    """Return what a schedule's form, publishing and directions call for. A constant that was not measured counts as nothing.
+
+    Notes
+    -----
+    What a role needs from the end of one of its tasks to the next is what ``single`` shows between any two; in ``ping_pong`` only the turn
+    at the tensor cores is left of it, unless the role has been late.
+    """
+    known = {name: e.value for name, e in costs.instrument.items() if e.value is not None}
+    sizes = sorted((float(name.removeprefix(_STORE)), value) for name, value in known.items() if name.startswith(_STORE))
+    both = known.get(_BOTH, 1.0) / known.get(_ONE, 1.0) if _BOTH in known and _ONE in known else 1.0
+    return Costs(
+        compute=known.get(f"compute_excess_cycles.{schedule.form}", 0.0),
+        turn=known.get(f"turn_cycles.{schedule.form}", 0.0),
+        again=known.get("turn_cycles.single", 0.0),
+        signal=known.get(f"signal_cycles.{schedule.publish}", 0.0),
+        wait=known.get(f"event_cycles.{schedule.publish}", 0.0),
+        fetch=float(FETCH_STORES * schedule.warp_store_bytes) if known else 0.0,
+        stores=tuple(n for n, _ in sizes),
+        store_cycles=tuple(cycles for _, cycles in sizes),
+        link=min(both, 1.0) if schedule.both_ways else 1.0,
+    )
+
+
+def costs_of_replay(document: Mapping[str, Any]) -> TaskCosts:
+    """Take the constants out of a replay document.
+
+    Raises
+    ------
+    DataError
+        It holds none.
+    """
+    try:
+        clocks = [row["sm_clock_mhz"]["value"] for row in document["rows"] if row["sm_clock_mhz"]["value"] is not None]
+        return TaskCosts(
+            gpu=str(document["gpus"][0]["name"]),
+            compute=str(document["compute"]),
+            sm_clock_mhz=float(np.median(clocks)) if clocks else None,
+            instrument=msgspec.convert(document["instrument"], dict[str, Estimate]),
         )
+    except (KeyError, IndexError, TypeError, msgspec.ValidationError) as error:
+        raise DataError(
+            f"the replay holds no constants of its instrument ({error})", "xstage run --schedule TASKS --compute mma"
+        ) from error
 
-    def missing(self) -> list[str]:
-        """Names of the constants without a value."""
-        found = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return [name for name, e in found if isinstance(e, Estimate) and e.value is None]
 
-
-def _value(e: Estimate, otherwise: float = 0.0) -> float:
-    return otherwise if e.value is None else e.value
+def find_costs(known: Sequence[TaskCosts], compute: str) -> TaskCosts | None:
+    """Return the constants of one way to compute, or None."""
+    return next((c for c in known if c.compute == compute), None)
 
 
 @cache
-def reference_costs() -> TaskCosts:
+def reference_costs(compute: str = "mma") -> TaskCosts:
     """Return the constants measured on the recorded node, which ship with the package."""
-    return read_json(asset_dir("results") / REFERENCE, TaskCosts)
+    found = find_costs(read_json(reference_path(), list[TaskCosts]), compute)
+    assert found is not None, compute
+    return found
+
+
+def reference_path() -> Path:
+    """Where the constants of the recorded node are."""
+    return asset_dir("results") / REFERENCE

@@ -13,7 +13,23 @@ import math
 from heapq import heappop, heappush
 from typing import Any
 
-from xstage_bench.model.tasks.state import FAR, FREE, FULL, INFLOW, LEVEL, NOW, OUTSTANDING, RELAXED, STEPS, STORE, STORED, SYS, State, Work
+from xstage_bench.model.tasks.state import (
+    FAR,
+    FULL,
+    INFLOW,
+    LEVEL,
+    LOOK,
+    NOW,
+    OUTSTANDING,
+    POLL,
+    RELAXED,
+    STEPS,
+    STORE,
+    STORED,
+    SYS,
+    State,
+    Work,
+)
 
 _TIE = 0.25  # cycles: a queue that empties within this is idle
 _WIDE = 34.0  # logaddexp(0, x) is x above this, and 0 below its negative, to double precision
@@ -60,6 +76,10 @@ def catch_up(w: Work, s: State, p: int) -> None:
             s.pending[i] = max(s.pending[i] - drained / waiting, 0.0)
         if s.due[i] > 0.0:
             s.due[i] = max(s.due[i] - drained, 0.0)
+        if s.fetching[i] > 0.0:
+            s.fetching[i] = max(s.fetching[i] - drained, 0.0)
+        if s.polling[i] > 0.0:
+            s.polling[i] = max(s.polling[i] - drained, 0.0)
     if waiting == 0:
         s.out[p] = max(s.out[p] - drained, 0.0)
 
@@ -76,6 +96,10 @@ def aim(w: Work, s: State, p: int) -> None:
                 ahead = min(ahead, s.pending[i] * waiting)
             if s.due[i] >= 0.0:
                 ahead = min(ahead, s.due[i])
+            if s.fetching[i] >= 0.0:
+                ahead = min(ahead, s.fetching[i])
+            if s.polling[i] >= 0.0:
+                ahead = min(ahead, s.polling[i])
     s.target[p] = s.course[u] + ahead if ahead < FAR else FAR
     soonest = FAR
     for i in range(s.begin_of[u], s.begin_of[u + 1]):
@@ -84,47 +108,81 @@ def aim(w: Work, s: State, p: int) -> None:
 
 
 def start_tasks(w: Work, s: State, queue: Any, p: int) -> None:
-    """Start the SM's next tasks as far as everything they wait for is known: their starts may lie ahead."""
+    """Start the SM's next tasks as far as it is known when their roles are ready: their starts may lie ahead."""
     while s.next[p] < w.first[p + 1]:
         t = s.next[p]
-        at = 0.0
+        at = s.ready[t]
+        if math.isnan(at):
+            return
         if t > w.first[p]:
-            at = s.computed[t - 1] + w.turn
-        if t - w.lag >= w.first[p]:
-            before = s.ended[t - w.lag]
-            if math.isnan(before):
-                return
-            at = max(at, before + w.again)
-        event = w.waits[t]
-        if event >= 0:
-            if s.missing[event] > 0:
-                if s.blocked[p] == FREE:
-                    s.blocked[p] = s.first_blocked[event]
-                    s.first_blocked[event] = p
-                return
-            at = max(at, s.happened[event] + w.wait)
+            at = max(at, s.computed[t - 1] + w.turn)
         s.start[t] = at
         s.computed[t] = at + w.compute[t]
         s.next[p] = t + 1
         heappush(queue, (s.computed[t], STORE, t))
 
 
-def end_task(w: Work, s: State, queue: Any, t: int, at: float) -> None:
-    """Note a task's end, which may lie ahead, and start what waited for it."""
-    s.ended[t] = at
-    event = w.signals[t]
-    if event >= 0:
-        s.happened[event] = max(s.happened[event], at)
-        s.missing[event] -= 1
+def look(w: Work, s: State, queue: Any, t: int) -> None:
+    """A task's role is free: it fetches the task, behind the other role's stores where those wait for room, then looks for its event."""
+    p = w.owner[t]
+    i = 2 * p + t % 2
+    catch_up(w, s, p)
+    if w.fetch > 0.0 and s.pending[4 * p + 1 - i] >= 0.0:
+        s.fetching[i] = w.fetch
+        s.looker[i] = t
+        aim(w, s, p)
+    else:
+        fetched(w, s, queue, t)
+
+
+def fetched(w: Work, s: State, queue: Any, t: int) -> None:
+    """A role has its task: look for the event as soon as it has happened, which an earlier look would have missed."""
+    event = w.waits[t]
+    if event < 0:
+        s.ready[t] = s.link[NOW]
+        start_tasks(w, s, queue, w.owner[t])
+    elif s.missing[event] > 0:
+        s.blocked[t] = s.first_blocked[event]
+        s.first_blocked[event] = t
+    else:
+        heappush(queue, (max(s.link[NOW], s.happened[event]), POLL, t))
+
+
+def poll(w: Work, s: State, queue: Any, t: int) -> None:
+    """A role reads its event. The load leaves the SM behind the stores that are outstanding."""
+    p = w.owner[t]
+    catch_up(w, s, p)
+    if s.out[p] > 0.0:
+        i = 2 * p + t % 2
+        s.polling[i] = s.out[p]
+        s.looker[i] = t
+        aim(w, s, p)
+    else:
+        polled(w, s, queue, t)
+
+
+def polled(w: Work, s: State, queue: Any, t: int) -> None:
+    """The read has reached the event."""
+    s.ready[t] = max(s.link[NOW] + w.trip, s.happened[w.waits[t]] + w.wait)
     start_tasks(w, s, queue, w.owner[t])
-    if event >= 0 and s.missing[event] == 0:
-        p = s.first_blocked[event]
+
+
+def end_task(w: Work, s: State, queue: Any, t: int, at: float) -> None:
+    """Note a task's end, which may lie ahead; its role goes on to its next task, and who waited for the event reads it."""
+    s.ended[t] = at
+    if t + w.lag < w.first[w.owner[t] + 1]:
+        heappush(queue, (at + w.again, LOOK, t + w.lag))
+    event = w.signals[t]
+    if event < 0:
+        return
+    s.happened[event] = max(s.happened[event], at)
+    s.missing[event] -= 1
+    if s.missing[event] == 0:
+        waiting = s.first_blocked[event]
         s.first_blocked[event] = -1
-        while p >= 0:
-            following = s.blocked[p]
-            s.blocked[p] = FREE
-            start_tasks(w, s, queue, p)
-            p = following
+        while waiting >= 0:
+            heappush(queue, (s.happened[event], POLL, waiting))
+            waiting = s.blocked[waiting]
 
 
 def store(w: Work, s: State, queue: Any, t: int) -> bool:
@@ -230,6 +288,13 @@ def reached(w: Work, s: State, queue: Any, u: int) -> bool:
             if s.due[i] >= 0.0 and s.due[i] <= slack:
                 s.due[i] = -1.0
                 end_task(w, s, queue, t, max(now + s.link[LEVEL] / w.link, s.cleared[i]) + w.signal)
+            if s.polling[i] >= 0.0 and s.polling[i] <= slack:
+                s.polling[i] = -1.0
+                polled(w, s, queue, s.looker[i])
+            # Nothing more is before it when the SM runs empty.
+            if s.fetching[i] >= 0.0 and (s.fetching[i] <= slack or s.out[p] <= slack):
+                s.fetching[i] = -1.0
+                fetched(w, s, queue, s.looker[i])
         if s.pending[2 * p] < 0.0 and s.pending[2 * p + 1] < 0.0 and s.out[p] <= slack:
             s.link[OUTSTANDING] = max(s.link[OUTSTANDING] - s.out[p], 0.0)
             s.out[p] = 0.0
@@ -280,18 +345,23 @@ def run(w: Work, s: State) -> None:
     """
     queue = [(FAR, STORED, 0)]
     for p in range(len(s.next)):
-        start_tasks(w, s, queue, p)
+        for t in range(w.first[p], min(w.first[p] + w.lag, w.first[p + 1])):
+            heappush(queue, (0.0, LOOK, t))
     while True:
         at, kind, t = queue[0]
         if advance(w, s, at):
             if at >= FAR:
                 return
             heappop(queue)
+            changed = False
             if kind == STORE:
                 changed = store(w, s, queue, t)
-            else:
+            elif kind == STORED:
                 stored(w, s, queue, t)
-                changed = False
+            elif kind == LOOK:
+                look(w, s, queue, t)
+            else:
+                poll(w, s, queue, t)
         else:
             changed = False
             for u in range(len(s.rate)):
@@ -304,4 +374,7 @@ def run(w: Work, s: State) -> None:
 
 
 #: What the compiled form compiles, callees first.
-COMPILED = ("share", "catch_up", "aim", "start_tasks", "end_task", "everything", "store", "stored", "reached", "advance", "run")
+COMPILED = (
+    *("share", "catch_up", "aim", "start_tasks", "end_task", "everything"),
+    *("fetched", "look", "polled", "poll", "store", "stored", "reached", "advance", "run"),
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import STALLED
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.model.tasks.compiled import choose_compiled, run
-from xstage_bench.model.tasks.costs import TaskCosts, reference_costs
+from xstage_bench.model.tasks.costs import TaskCosts, costs_of, find_costs, reference_costs
 from xstage_bench.model.tasks.state import LEVEL, NOW, State
 from xstage_bench.model.tasks.work import work_of
 from xstage_bench.task_schedule import TaskSchedule
@@ -128,11 +128,24 @@ class TaskPrediction:
         """The part of the total time that is due to stores."""
         return self.total_ns - self.without_stores_ns
 
+    def document(self) -> dict[str, Any]:
+        """Return totals and tasks as plain values for JSON."""
+        totals = ("total_ns", "total_low_ns", "total_high_ns", "without_stores_ns", "stores_ns", "all_visible_ns")
+        return {
+            "task_schedule": self.schedule.key(),
+            "name": self.schedule.name,
+            "pair": self.pair,
+            "sm_clock_mhz": self.sm_clock_mhz,
+            **{name: getattr(self, name) for name in totals},
+            "notes": list(self.notes),
+            "tasks": self.rows(),
+        }
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict of plain numbers per task, ready for JSON or a table; None where a task has no such part."""
         s = self.schedule
         own = {name: getattr(s, name).tolist() for name in ("producer", "compute_cycles", "bytes", "remote_bytes", "waits_for", "signals")}
-        found = {name: [x if np.isfinite(x) else None for x in getattr(self, name).tolist()] for name in COLUMNS}
+        found = {name: [None if x != x else x for x in getattr(self, name).tolist()] for name in COLUMNS}  # NaN: no such part
         columns = {**own, **found}
         phase = s.phase.tolist()
         return [
@@ -147,6 +160,7 @@ def predict_tasks(
     sm_clock_mhz: float | None = None,
     pair: str | None = None,
     costs: TaskCosts | None = None,
+    compute: str = "mma",
     compiled: bool | None = None,
 ) -> TaskPrediction:
     """Predict a TaskSchedule.
@@ -161,6 +175,8 @@ def predict_tasks(
         Use the model of this pair; default is the schedule's own.
     costs : TaskCosts, optional
         Default: the model's, else those of the recorded node.
+    compute : {'mma', 'spin'}
+        Which of those: of tasks whose compute is tensor-core work, or waiting.
     compiled : bool, optional
         Whether the event loop is the compiled one, which needs numba and gives the same numbers. Default: when there is numba, and enough
         to predict to be worth loading it.
@@ -176,7 +192,7 @@ def predict_tasks(
     DataError
         The pair has no node model.
     """
-    return predict_tasks_all(model, [schedule], sm_clock_mhz=sm_clock_mhz, pair=pair, costs=costs, compiled=compiled)[0]
+    return predict_tasks_all(model, [schedule], sm_clock_mhz=sm_clock_mhz, pair=pair, costs=costs, compute=compute, compiled=compiled)[0]
 
 
 def predict_tasks_all(
@@ -186,6 +202,7 @@ def predict_tasks_all(
     sm_clock_mhz: float | None = None,
     pair: str | None = None,
     costs: TaskCosts | None = None,
+    compute: str = "mma",
     compiled: bool | None = None,
 ) -> list[TaskPrediction]:
     """Predict many; see `predict_tasks`."""
@@ -195,10 +212,10 @@ def predict_tasks_all(
     fast = choose_compiled(compiled, sum(s.task_count for s in schedules))
     notes: list[str] = []
     if costs is None:
-        costs = model.tasks
+        costs = find_costs(model.tasks, compute)
     if costs is None:
-        costs = reference_costs()
-        notes.append(f"what a task costs beside its work was measured on {costs.gpu}, not on this node: xstage run --schedule measures it")
+        costs = reference_costs(compute)
+        notes.append(f"what a task costs beside its work was measured on another {costs.gpu}, not on this node")
     return [_predict(node_of(model, s, pair), s, clock, costs, tuple(notes), fast) for s in schedules]
 
 
@@ -239,8 +256,9 @@ def _predict(
     total, base = float(executed.ended.max()) * per_ns, float(without.ended.max()) * per_ns
     issue = executed.stored - executed.computed
     low, high = _issue_factors(entry, issue / free)
+    error = costs.total_error
     drained = float(executed.link[NOW] + executed.link[LEVEL] / node.link_bytes_per_cycle(clock))
-    fence = costs.release_sys_cycles.value or 0.0
+    fence = costs_of(costs, replace(schedule, publish="release.sys")).signal
     return TaskPrediction(
         schedule=schedule,
         pair=entry.pair,
@@ -257,8 +275,8 @@ def _predict(
         visible_ns=np.where(schedule.remote_bytes > 0, executed.drained + node.credit_cycles, np.nan) * per_ns,
         in_calibrated_range=_inside(entry, node, schedule),
         total_ns=total,
-        total_low_ns=None,
-        total_high_ns=None,
+        total_low_ns=None if error.low is None else total * (1 + error.low),
+        total_high_ns=None if error.high is None else total * (1 + error.high),
         without_stores_ns=base,
         all_visible_ns=(max(float(executed.ended.max()), drained) + fence) * per_ns,
         notes=notes,
@@ -267,7 +285,7 @@ def _predict(
 
 def _execute(node: NodeModel, schedule: TaskSchedule, clock: float, costs: TaskCosts, fast: bool) -> tuple[State, IntArray, FloatArray]:
     """Run the event loop; its final state, the smids, and each task's issue time without backpressure (NaN: it stores nothing)."""
-    work, state, smids = work_of(node, schedule, clock, costs.of(schedule))
+    work, state, smids = work_of(node, schedule, clock, costs_of(costs, schedule))
     return run(work, state, fast), smids, np.where(work.free >= 0, work.free, np.nan)
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 #: What a timed event is.
-STORE, STORED = 0, 1
+STORE, STORED, LOOK, POLL = 0, 1, 2, 3
 #: Places in `State.link`.
 NOW, LEVEL, OUTSTANDING, INFLOW, FULL, STEPS = range(6)
 RELAXED, GPU, SYS = 0, 1, 2
 FAR = 1e300
-#: In `State.blocked`.
-FREE = -2
 
 
 class Work(NamedTuple):
@@ -37,9 +35,11 @@ class Work(NamedTuple):
         RELAXED, GPU or SYS.
     link, sm_rate, buffer, credit, evens_out, blur : float
         As `fluid.Rows`.
-    turn, again, signal, wait : float
+    turn, again, signal, wait, trip : float
         From one task's end of compute to the next one's start; from the end of a role's task to the start of its next; cost of a signal
-        with nothing outstanding; from an event to the start of a task that waits for it.
+        with nothing outstanding; from an event to the start of a task that waits for it, and the part of it that a look takes.
+    fetch : float
+        Bytes that an SM must drain before a role has its next task while the other role's stores wait for room.
     """
 
     first: Any
@@ -65,6 +65,8 @@ class Work(NamedTuple):
     again: float
     signal: float
     wait: float
+    trip: float
+    fetch: float
 
 
 class State(NamedTuple):
@@ -75,6 +77,8 @@ class State(NamedTuple):
     start, computed, stored, ended, left, drained : (T,)
         Written: times in cycles, NaN where there is no such part; bytes of all SMs outstanding when the task's stores have been issued, and
         when its own will have left the link at the rates of that time.
+    ready : (T,)
+        When the task's role has it and has seen its event; NaN while that is not known.
     next : (K,)
         The task that begins next.
     out, mark, target : (K,)
@@ -83,6 +87,10 @@ class State(NamedTuple):
         When the last byte that the SM has drained leaves the buffer before the link.
     pending, due : (2 K,)
         Bytes of a burst that wait for room, and bytes that must drain before a release returns; negative for none.
+    fetching, polling : (2 K,)
+        Bytes that must drain before the role has its next task, and before its look at the event gets there; negative for none.
+    looker : (2 K,)
+        The task of `fetching` or `polling`.
     slot : (2 K,)
         The task of `pending` or `due`.
     cleared : (2 K,)
@@ -92,9 +100,9 @@ class State(NamedTuple):
     active, held : (U,)
         SMs with bytes outstanding, and those of them with a burst that waits for room.
     missing, happened, first_blocked : (E,)
-        Signals to come, time of the last one so far, and an SM that waits for the event, or -1.
-    blocked : (K,)
-        The next SM that waits for the same event, -1 for none, or FREE: it waits for no event.
+        Signals to come, time of the last one so far, and a task that waits for the event, or -1.
+    blocked : (T,)
+        The next task that waits for the same event, or -1.
     members : (K,), begin_of : (U + 1,)
         SMs sorted by unit.
     link : (6,)
@@ -107,6 +115,7 @@ class State(NamedTuple):
     ended: Any
     left: Any
     drained: Any
+    ready: Any
     next: Any
     out: Any
     mark: Any
@@ -114,6 +123,9 @@ class State(NamedTuple):
     exit: Any
     pending: Any
     due: Any
+    fetching: Any
+    polling: Any
+    looker: Any
     slot: Any
     cleared: Any
     course: Any

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -11,7 +10,8 @@ from numpy.typing import NDArray
 from xstage_bench.model.node.issue import free_cycles
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import BLUR, EVENS_OUT_BYTES
-from xstage_bench.model.tasks.state import FREE, GPU, RELAXED, SYS, State, Work
+from xstage_bench.model.tasks.costs import STORE_WARPS, Costs
+from xstage_bench.model.tasks.state import GPU, RELAXED, SYS, State, Work
 from xstage_bench.task_schedule import TaskSchedule
 
 FloatArray = NDArray[np.float64]
@@ -20,40 +20,27 @@ PUBLISH = {"relaxed": RELAXED, "release.gpu": GPU, "release.sys": SYS}
 LAG = {"single": 1, "ping_pong": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What a task costs beside its work, in SM cycles, and what both directions at once leave of the link.
+def free_store_cycles(model: NodeModel, schedule: TaskSchedule, costs: Costs) -> FloatArray:
+    """Issue time of each task's stores when nothing holds them back; negative where there are none.
 
-    Parameters
-    ----------
-    compute : float
-        What a task's compute is longer by than asked.
-    turn, again : float
-        From one task's end of compute to the start of the producer's next, and from the end of a role's task to the start of its next.
-    store : float
-        What issuing a task's stores costs beside the issue law.
-    signal : float
-        A signal with nothing outstanding, of the schedule's `publish`.
-    wait : float
-        From an event's last signal to the start of a task that waits for it.
-    link : float
-        Factor on the link's rate.
+    Notes
+    -----
+    The replay's loop is measured with `STORE_WARPS` warps; of another number of warps, the same stores of the SM in all, plus what the
+    issue law of the burst instrument makes of the difference.
     """
+    n = (schedule.bytes // (schedule.warps * schedule.warp_store_bytes)).astype(np.float64)
 
-    compute: float = 0.0
-    turn: float = 0.0
-    again: float = 0.0
-    store: float = 0.0
-    signal: float = 0.0
-    wait: float = 0.0
-    link: float = 1.0
+    def law(warps: int, stores: FloatArray) -> FloatArray:
+        return free_cycles(model.issue, model.issue_cycles_per_store, warps, stores, False)
 
-
-def free_store_cycles(model: NodeModel, schedule: TaskSchedule, extra: float) -> FloatArray:
-    """Issue time of each task's stores when nothing holds them back; negative where there are none."""
-    stores = schedule.bytes // (schedule.warps * schedule.warp_store_bytes)
-    cycles = free_cycles(model.issue, model.issue_cycles_per_store, schedule.warps, stores, False) + extra
-    return np.where(stores > 0, cycles, -1.0)
+    cycles = law(schedule.warps, n)
+    if costs.stores:
+        like = n * schedule.warps / STORE_WARPS
+        at, cost = np.array(costs.stores), np.array(costs.store_cycles)
+        slope = (cost[-1] - cost[-2]) / (at[-1] - at[-2]) if at.size > 1 else 0.0
+        measured = np.interp(like, at, cost) + np.maximum(like - at[-1], 0.0) * slope
+        cycles = measured + cycles - law(STORE_WARPS, np.rint(like))
+    return np.where(n > 0, np.maximum(cycles, 0.0), -1.0)
 
 
 def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: Costs) -> tuple[Work, State, IntArray]:
@@ -73,7 +60,7 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
         owner=schedule.producer,
         unit=unit.astype(np.int64),
         compute=schedule.compute_cycles + costs.compute,
-        free=free_store_cycles(model, schedule, costs.store),
+        free=free_store_cycles(model, schedule, costs),
         load=schedule.remote_bytes.astype(np.float64) * (0.0 if schedule.source == schedule.destination else 1.0),
         waits=schedule.waits_for,
         signals=schedule.signals,
@@ -92,11 +79,13 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
         again=costs.again,
         signal=costs.signal,
         wait=costs.wait,
+        trip=costs.wait / 2,
+        fetch=costs.fetch,
     )
     missing = np.zeros(e)
     missing[: schedule.event_count] = schedule.signals_of_event
     state = State(
-        **{name: np.full(t, np.nan) for name in ("start", "computed", "stored", "ended", "left", "drained")},
+        **{name: np.full(t, np.nan) for name in ("start", "computed", "stored", "ended", "left", "drained", "ready")},
         next=schedule.first[:-1].copy(),
         out=np.zeros(k),
         mark=np.zeros(k),
@@ -104,6 +93,9 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
         exit=np.zeros(k),
         pending=np.full(2 * k, -1.0),
         due=np.full(2 * k, -1.0),
+        fetching=np.full(2 * k, -1.0),
+        polling=np.full(2 * k, -1.0),
+        looker=np.full(2 * k, -1, dtype=np.int64),
         slot=np.full(2 * k, -1, dtype=np.int64),
         cleared=np.zeros(2 * k),
         course=np.zeros(u),
@@ -116,7 +108,7 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
         missing=missing,
         happened=np.zeros(e),
         first_blocked=np.full(e, -1, dtype=np.int64),
-        blocked=np.full(k, FREE, dtype=np.int64),
+        blocked=np.full(t, -1, dtype=np.int64),
         members=np.argsort(unit, kind="stable").astype(np.int64),
         begin_of=np.concatenate([[0], np.cumsum(members)]).astype(np.int64),
         link=np.zeros(6),
