@@ -131,7 +131,8 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
 def kernel_costs(costs: TaskCosts) -> TaskCosts:
     """Return the costs of the replay without those that a tile time of this kernel already contains."""
     nothing = Estimate(value=0.0, standard_error=None, low=None, high=None, level=0.95, status="ok", statistic="contained in the tile time")
-    return replace(costs, compute_cycles=nothing, turn_cycles=nothing, again_cycles=nothing)
+    contained = ("compute_excess_cycles.", "turn_cycles.")
+    return replace(costs, instrument={k: nothing if k.startswith(contained) else e for k, e in costs.instrument.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +180,9 @@ def pick(predicted_ns: Mapping[str, float], usual: str) -> str:
 
 def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> TaskPrediction:
     """Predict one order of rank 0."""
-    from xstage_bench.model.tasks.costs import reference_costs
+    from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, 0, rows, lists, times, combine, model.sm_clock_mhz)
-    return predict_tasks(model, tasks, pair="0>1", costs=kernel_costs(model.tasks or reference_costs()))
+    return predict_tasks(model, tasks, pair="0>1", costs=kernel_costs(find_costs(model.tasks, "mma") or reference_costs()))
