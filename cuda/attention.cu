@@ -7,6 +7,9 @@
 #include "attention_store.cuh"
 #include "hopper_wgmma.cuh"
 
+// Named barriers, each + warpgroup: whose products are issued next; all of a warpgroup have read its queries.
+static constexpr u32 TURN = 1, STAGING = TURN + CONSUMERS;
+
 // One thread. K runs ahead of V by a block, as the consumers need them: the scores of a block come before the output of the one before.
 static __device__ void load(const AttentionPlan &plan, u32 base) {
   const Barriers bar = barriers_at(base);
@@ -147,13 +150,13 @@ static __device__ __forceinline__ void consume(const AttentionPlan &plan, u32 ba
 #if XSTAGE_STAMPS
     const u64 computed_ns = global_timer_ns();
 #endif
-    stage_is_free(XSTAGE_FLAGS != XSTAGE_FLAGS_NONE);
+    stage_is_free(lane, XSTAGE_FLAGS != XSTAGE_FLAGS_NONE);
     if (XSTAGE_FLAGS != XSTAGE_FLAGS_NONE && XSTAGE_STORE == XSTAGE_STORE_BULK) report_stored(base, warp, lane, done);
     if (STAGED_OVER_Q) named_sync(STAGING + group, WARPGROUP);
     stage_rows(staging, lane, o, scale0, scale1);
     store_rows(plan, staging, {plan.head_first + tile.head, tile.block * QUERIES + 64 * group + WARP_ROWS * (warp & 3), lane});
     if (STAGED_OVER_Q) {
-      stage_is_free(false);
+      stage_is_free(lane, false);
       if (lane == 0) barrier_arrive(bar.q_empty);
     }
     ++done;
@@ -163,7 +166,7 @@ static __device__ __forceinline__ void consume(const AttentionPlan &plan, u32 ba
       ((Stamp *)plan.stamps)[(u64)i * CONSUMERS + group] = {begin_ns, computed_ns, global_timer_ns(), sm_id(), i};
 #endif
   }
-  stage_is_free(true);
+  stage_is_free(lane, true);
   if (XSTAGE_FLAGS != XSTAGE_FLAGS_NONE) report_stored(base, warp, lane, done);
 }
 

@@ -85,9 +85,6 @@ static constexpr u32 BARRIERS = 2 + 4 * STAGES;
 static constexpr u32 STORED_AT = BARRIERS_AT + 8 * BARRIERS;
 static constexpr u32 SHARED_BYTES = STORED_AT + 4 * CONSUMER_WARPS;  // attention.py computes the same
 
-// Named barriers, each + warpgroup: whose products are issued next; a warpgroup alone, around its staged rows.
-static constexpr u32 TURN = 1, STAGING = TURN + CONSUMERS;
-
 struct Barriers {
   u32 q_full, q_empty, k_full, k_empty, v_full, v_empty;  // the last four: of stage 0, the others follow
 };

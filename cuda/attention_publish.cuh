@@ -7,7 +7,7 @@
 
 static __device__ __forceinline__ u32 flag_load(const u32 *p) {
   u32 v;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
 static __device__ __forceinline__ void flag_add(u32 *p) { asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
@@ -37,17 +37,20 @@ static __device__ __forceinline__ void publish_tile(const AttentionPlan &plan, u
   }
 }
 
-// Watches from the start, so that in the end only the last flags are still to be seen. The launch ends when this does. Loads that
-// acquire, and no fence: a fence would wait for what this SM itself has stored.
+// Watches from the start, so that in the end only the last flags are still to be seen. The launch ends when this does.
 static __device__ void await_flags(const AttentionPlan &plan, u32 lane) {
   const u64 give_up = global_timer_ns() + plan.timeout_ns;
   bool late = false;
   for (u32 w = 0; w < plan.wait_count && !late; ++w) {
     const Wait wait = ((const Wait *)plan.waits)[w];
     for (u32 i = lane; i < wait.count && !late; i += 32)
-      while ((int)(flag_load((const u32 *)wait.words + i) - wait.per_launch * plan.epoch) < 0 && !late) late = global_timer_ns() > give_up;
+      while ((int)(flag_load((const u32 *)wait.words + i) - wait.per_launch * plan.epoch) < 0 && !late) {
+        late = global_timer_ns() > give_up;
+        __nanosleep(500);
+      }
     late = __any_sync(0xffffffffu, late);
   }
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
   if (lane == 0) *(Report *)plan.report = {global_timer_ns(), (u32)late, 0};
 }
 
@@ -62,7 +65,7 @@ static __device__ void publish(const AttentionPlan &plan, u32 base, u32 lane, u3
     const u32 stored = XSTAGE_FLAGS == XSTAGE_FLAGS_END ? (tiles_stored(base, lane) == count ? count : published) : tiles_stored(base, lane);
     if (stored == published) {
       late = global_timer_ns() > give_up;
-      __nanosleep(60);
+      __nanosleep(250);
       continue;
     }
     if (lane == 0) {

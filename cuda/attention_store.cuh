@@ -1,12 +1,11 @@
 // The last act of a tile, the one replaceable piece: a warp's 16 rows go to the memory of the ranks that own them. The local
-// flavour is the same code with local addresses. With 16-byte stores a warp waits for no other; bulk stores take the 64 rows of a
-// warpgroup at a time, since few large operations pass the copy engine's queue without waiting.
+// flavour is the same code with local addresses. A warp waits for no other warp: it stages its rows in its own part of shared memory.
 #pragma once
 
 #include "attention_plan.cuh"
 #include "attention_softmax.cuh"
 
-static constexpr u32 WARP_ROWS = 16, GROUP_ROWS = 64;
+static constexpr u32 WARP_ROWS = 16;
 static constexpr u32 CHUNKS = HEAD_DIM / 8;  // of 16 bytes, in a row
 static constexpr u32 ROWS_PER_STORE = 32 / CHUNKS;
 
@@ -21,20 +20,15 @@ struct Destination {
   u32 head, row, lane;  // the head among all heads, the first row of this warp
 };
 
-static __device__ __forceinline__ bool leads_group() { return threadIdx.x % WARPGROUP == 0; }
-static __device__ __forceinline__ void sync_group() { named_sync(STAGING + threadIdx.x / WARPGROUP - 1, WARPGROUP); }
-
 // Whatever must be over before the staged rows are written again. `publish`: the stores shall be performed, so that a release publishes them.
-static __device__ __forceinline__ void stage_is_free(bool publish) {
+static __device__ __forceinline__ void stage_is_free(u32 lane, bool publish) {
 #if XSTAGE_STORE == XSTAGE_STORE_BULK
-  if (leads_group()) {
+  if (lane == 0) {
     if (publish) bulk_wait();
     else bulk_wait_source();
   }
-  sync_group();
-#else
-  __syncwarp();
 #endif
+  __syncwarp();
 }
 
 static __device__ __forceinline__ void stage_rows(u32 base, u32 lane, const float (&o)[HEAD_DIM / 2], float scale0, float scale1) {
@@ -67,14 +61,13 @@ static __device__ __forceinline__ void store_by_lanes(const AttentionPlan &plan,
 static __device__ __forceinline__ void store_rows(const AttentionPlan &plan, u32 base, const Destination &to) {
 #if XSTAGE_STORE == XSTAGE_STORE_BULK
   async_proxy_fence();
-  sync_group();
-  const u32 row = to.row / GROUP_ROWS * GROUP_ROWS;
-  if (row >= plan.seq) return;
-  const u32 owner = row / plan.rows_per_owner, last = (min(row + GROUP_ROWS, plan.seq) - 1) / plan.rows_per_owner;
+  __syncwarp();
+  if (to.row >= plan.seq) return;
+  const u32 owner = to.row / plan.rows_per_owner, last = (min(to.row + WARP_ROWS, plan.seq) - 1) / plan.rows_per_owner;
   if (owner == last) {
-    if (leads_group()) {
+    if (to.lane == 0) {
 #pragma unroll
-      for (u32 h = 0; h < HALVES; ++h) tensor_store(&plan.out_map[owner], base + h * STAGED_HALF, 64 * h, row - owner * plan.rows_per_owner, to.head);
+      for (u32 h = 0; h < HALVES; ++h) tensor_store(&plan.out_map[owner], base + h * STAGED_HALF, 64 * h, to.row - owner * plan.rows_per_owner, to.head);
       bulk_commit();
     }
     return;

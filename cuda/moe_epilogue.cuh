@@ -87,13 +87,21 @@ static __device__ __forceinline__ float2 column_scale(const Facts &facts, u32 j,
 #endif
 }
 
+// The staged rows may be written again.
+static __device__ __forceinline__ void results_are_free() {
+#if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
+  bulk_wait_source();
+#endif
+  __syncwarp();
+}
+
 // Gate and up of eight columns lie in neighbouring groups, so both are in this thread. FP8 activations keep the order in which
 // a thread holds them; the second linear layer's weights are permuted likewise (xstage_bench/fused/moe_weights.py).
 static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, const Facts &facts, const float (&d)[HALF], const Task &task, u32 half, u32 warp,
                                               u32 lane) {
   const u32 row = (lane & 7) + (lane & 8), first = task.block * TILE + half * HALF + 16 * warp;
   const float2 scale = of_rows(facts.row_scale, half, lane), inverse = of_rows(facts.inverse, half, lane);
-  __syncwarp();  // the rows before these have been read
+  results_are_free();
 #pragma unroll
   for (u32 part = 0; part < 8; part += 4) {
     float a[4][4];
@@ -137,20 +145,35 @@ static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, 
 #endif
 }
 
-// Half a warp stores one row's segment of 256 bytes to its owner; `segment` is where in the row. `slots`: lane `first` + r has row r's.
+// Where 16 bytes of a result row lie: as the other rows, or, for bulk stores, one behind another with a gap that keeps banks apart.
+static __device__ __forceinline__ u32 staged_result(u32 base, u32 row, u32 chunk) {
+  return XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? base + row * PITCH_BYTES + 16 * chunk : staged(base, row, chunk);
+}
+
+// One row's segment of 256 bytes goes to its owner; `segment` is where in the row. `slots`: lane `first` + r has row r's.
 static __device__ __forceinline__ void store_segments(const MoePlan &plan, u32 staging, u32 slots, u32 first, u32 lane, u32 row_bytes, u32 segment) {
+#if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
+  async_proxy_fence();
+  const u32 slot = __shfl_sync(0xffffffffu, slots, first + (lane & 15));
+  if (lane < 16 && slot != NO_ROW) {
+    char *const to = (char *)plan.slots[slot >> 28] + (u64)(slot & 0xfffffff) * row_bytes + segment;
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(staging + lane * PITCH_BYTES), "n"(SEGMENT_BYTES) : "memory");
+  }
+  bulk_commit();
+#else
   const u32 chunk = lane & 15;
 #pragma unroll
   for (u32 part = 0; part < 8; part += 4) {
     uint4 data[4];
 #pragma unroll
-    for (u32 i = 0; i < 4; ++i) data[i] = shared_load(staged(staging, 2 * (part + i) + lane / 16, chunk));
+    for (u32 i = 0; i < 4; ++i) data[i] = shared_load(staged_result(staging, 2 * (part + i) + lane / 16, chunk));
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
       const u32 slot = __shfl_sync(0xffffffffu, slots, first + 2 * (part + i) + lane / 16);
       if (slot != NO_ROW) store_16((char *)plan.slots[slot >> 28] + (u64)(slot & 0xfffffff) * row_bytes + segment + 16 * chunk, data[i]);
     }
   }
+#endif
 }
 
 static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging, const Facts &facts, const float (&d)[HALF], const Task &task, u32 half, u32 lane) {
@@ -159,7 +182,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
 #if XSTAGE_COMBINE == XSTAGE_COMBINE_F32
 #pragma unroll
   for (u32 part = 0; part < 2; ++part) {
-    __syncwarp();
+    results_are_free();
 #pragma unroll
     for (u32 g = 0; g < 8; ++g) {
       const u32 j = 8 * part + g;
@@ -167,7 +190,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
 #pragma unroll
       for (u32 i = 0; i < 2; ++i) {
         const float r = i ? scale.y : scale.x;
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(staged(staging, lane / 4 + 8 * i, 2 * g + (lane & 3) / 2) + 8 * (lane & 1)),
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(staged_result(staging, lane / 4 + 8 * i, 2 * g + (lane & 3) / 2) + 8 * (lane & 1)),
                      "f"(d[4 * j + 2 * i] * r * s.x), "f"(d[4 * j + 2 * i + 1] * r * s.y)
                      : "memory");
       }
@@ -177,12 +200,12 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
   }
 #else
   const u32 row = (lane & 7) + (lane & 8);
-  __syncwarp();
+  results_are_free();
 #pragma unroll
   for (u32 j = 0; j < 16; j += 2) {
     const float2 s = column_scale(facts, j, lane), t = column_scale(facts, j + 1, lane);
     const float *e = &d[4 * j];
-    store_matrices(staged(staging, row, j + (lane >> 4)), pack_bf16(e[0] * scale.x * s.x, e[1] * scale.x * s.y), pack_bf16(e[2] * scale.y * s.x, e[3] * scale.y * s.y),
+    store_matrices(staged_result(staging, row, j + (lane >> 4)), pack_bf16(e[0] * scale.x * s.x, e[1] * scale.x * s.y), pack_bf16(e[2] * scale.y * s.x, e[3] * scale.y * s.y),
                    pack_bf16(e[4] * scale.x * t.x, e[5] * scale.x * t.y), pack_bf16(e[6] * scale.y * t.x, e[7] * scale.y * t.y));
   }
   __syncwarp();

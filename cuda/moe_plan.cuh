@@ -15,9 +15,14 @@
 #ifndef XSTAGE_PUBLISH
 #define XSTAGE_PUBLISH 0
 #endif
+#ifndef XSTAGE_ROW_STORE
+#define XSTAGE_ROW_STORE 0
+#endif
 #ifndef XSTAGE_STAMPS
 #define XSTAGE_STAMPS 0
 #endif
+#define XSTAGE_ROW_STORE_16 0    // 16-byte stores by half a warp for each row
+#define XSTAGE_ROW_STORE_BULK 1  // a bulk store for each row, by one thread: the row does not pass the registers again
 #define XSTAGE_COMBINE_NONE 0  // nothing is stored: the time that stores are judged against
 #define XSTAGE_COMBINE_BF16 1
 #define XSTAGE_COMBINE_F32 2   // twice the bytes: drain over compute as on a GPU with a slower link
@@ -68,8 +73,10 @@ struct Task {
 static __device__ __forceinline__ Task task_of(u32 word) { return {word >> 31, word >> 12 & 0x7ffff, word & 0xfff}; }
 
 // Shared memory; what the copy engine touches starts at multiples of 1024 bytes.
-static constexpr u32 STAGED_BYTES = 16 * 256;  // of a warp: 16 rows of 256 bytes, or twice 16 rows of activations
-static constexpr u32 ACT_STAGED_BYTES = STAGED_BYTES / 2;
+static constexpr u32 SEGMENT_BYTES = 256;      // of a row that leaves at once
+static constexpr u32 PITCH_BYTES = SEGMENT_BYTES + (XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? 16 : 0);  // a bulk store reads a row as it lies
+static constexpr u32 STAGED_BYTES = XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? 5120 : 16 * SEGMENT_BYTES;  // of a warp; whole periods of the swizzle
+static constexpr u32 ACT_STAGED_BYTES = 16 * ROW_BYTES;  // one half of the rows' activations; the other one lies behind it
 static constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
 static constexpr u32 PULL_AT = STAGING_AT + GROUPS * GROUP_WARPS * STAGED_BYTES;
 static constexpr u32 BARRIERS_AT = PULL_AT + (XSTAGE_DISPATCH ? PULLERS * PULL_DEPTH * PULL_BYTES : 0);

@@ -113,7 +113,7 @@ def job_text(advice: JobAdvice) -> str:
             f"interleaving                {advice.quiet_per_storing:.2f} quiet tiles a storing tile; the job has {have:.2f}, {enough}"
         )
     if advice.minimum_lead is not None:
-        lines.append(f"minimum lead                {advice.minimum_lead:g} quiet tiles of an SM")
+        lines.append(f"minimum lead                {advice.minimum_lead:g} quiet tiles of an SM: the shortest within 1 % of the best")
     rate = stage.rate_gb_per_s
     lines.append(f"SMs that should store       {advice.storing_sms} drain nearly what all {job.producers} do ({_number(rate)} GB/s)")
     lines.append(f"flavour                     {_flavour_words(advice)}")

@@ -16,7 +16,7 @@ from xstage_bench.flavour import FLAVOURS
 from xstage_bench.layouts import LAYOUTS
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.visibility import RESERVED_SMS, WARMUP, Sighting, Watch
-from xstage_bench.visibility_numbers import spread
+from xstage_bench.visibility_numbers import Spread, spread
 
 #: Flavours that are watched in every layout; the others contiguous.
 SHAPED = ("st.v4", "st.v2", "st.b32", "red.v4.f32", "bulk.256", "tensor.8192", "tensor.16384")
@@ -76,4 +76,9 @@ def arrival_row(sighting: Sighting) -> dict[str, Any]:
         "span_cycles": (seen.max(axis=1) - start.min(axis=1)) * mhz / 1e3,
     }
     row: dict[str, Any] = {"echo_ns": round(echo_ns, 1)}
-    return row | {name: spread([np.array([v]) for v in each]).as_dict() for name, each in values.items()}
+    return row | {name: _brief(spread([np.array([v]) for v in each])) for name, each in values.items()}
+
+
+def _brief(values: Spread) -> dict[str, Any] | None:
+    """Median, interval and count; null when the flavour has no such time."""
+    return None if not values.n else {"median": values.median, "low": values.low, "high": values.high, "n": values.n}

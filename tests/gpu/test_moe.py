@@ -58,6 +58,7 @@ BUILDS = [
     *(Build(fp8=fp8, combine=c) for fp8 in (False, True) for c in ("bf16", "f32")),
     *(Build(fp8=fp8, publish=p) for fp8 in (False, True) for p in ("elsewhere", "bulk")),
     *(Build(fp8=fp8, dispatch=True) for fp8 in (False, True)),
+    *(Build(fp8=fp8, combine=c, row_store="bulk") for fp8 in (False, True) for c in ("bf16", "f32")),
 ]
 
 
@@ -66,7 +67,7 @@ def test_every_order_is_right(gpus: Any, order: Order) -> None:
     run(gpus, Layer(shape(), 300, 2), Build(), order)
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=lambda b: "-".join(list(b.defines().values())[:5]))
+@pytest.mark.parametrize("build", BUILDS, ids=lambda b: "-".join(list(b.defines().values())[:6]))
 def test_every_build_is_right(gpus: Any, build: Build) -> None:
     run(gpus, Layer(shape(), 300, 2, "fp8" if build.fp8 else "bf16", "skewed"), build, Order("interleaved"))
 

@@ -25,7 +25,7 @@ ERROR = 1
 @click.option("--routing", "routings", type=click.Choice(["balanced", "skewed"]), multiple=True, help="Repeatable; default: both.")
 @click.option("--tokens", type=click.IntRange(1, 1 << 20), multiple=True, help="Per rank; repeatable; default 4096.")
 @click.option("--combine", "combines", type=click.Choice(["bf16", "f32"]), multiple=True, help="Of result rows; repeatable; default bf16.")
-@click.option("--choices", "chosen", type=FILE, metavar="FILE", help="Orders that the model chose; default: a lead of one tile.")
+@click.option("--model", type=FILE, metavar="FILE", help="model.json of this node, which chooses the orders; default: a lead of one tile.")
 @click.option("--repetitions", type=click.IntRange(1, 1000), default=7, show_default=True, help="Of each variant.")
 @click.option("--unfused", is_flag=True, help="Time the layer by PyTorch's grouped GEMM and NCCL too (bf16, balanced).")
 @click.option("--budget", callback=seconds, default=None, metavar="SECONDS", help="Begin no case after this time.")
@@ -35,7 +35,7 @@ ERROR = 1
 @common
 def command(
     out: Output, shapes: tuple[str, ...], suite: bool, ep: int, dtypes: tuple[str, ...], routings: tuple[str, ...],
-    tokens: tuple[int, ...], combines: tuple[str, ...], chosen: Path | None, repetitions: int, unfused: bool, budget: float | None,
+    tokens: tuple[int, ...], combines: tuple[str, ...], model: Path | None, repetitions: int, unfused: bool, budget: float | None,
     seed: int, resume: bool, path: Path,
 ) -> int:  # fmt: skip
     """Time an MoE layer with its tiles in Expert-Wave order, in the order that the model chooses, and without its stores.
@@ -44,7 +44,7 @@ def command(
     """
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.fused.moe.layer import DTYPES
-    from xstage_bench.fused.moe.run import Options, read_choices, run
+    from xstage_bench.fused.moe.run import Options, run
     from xstage_bench.fused.moe.suite import ROUTINGS, SHAPES, TOKENS, suite_cases
     from xstage_bench.fused.moe.summary import summarise
 
@@ -53,14 +53,13 @@ def command(
     if path == STDOUT:
         raise UsageError("the document is written after every row and cannot go to stdout", "--out FILE")
     cases = suite_cases(shapes or SHAPES, tokens or (TOKENS if suite else (4096,)), dtypes or DTYPES, routings or ROUTINGS, ep)
-    choices = {} if chosen is None else read_choices(chosen)
     check_file(path)
     if path.exists() and not resume:
         raise UsageError(f"{path} is there already", "--resume goes on with it; --out names another file")
     resolve_backend("cuda", "gpu")
     limit = float("inf") if budget is None else budget
-    options = Options(combines=combines or ("bf16",), repetitions=repetitions, seed=seed, unfused=unfused, budget_s=limit)
-    document = run(cases, choices, path, options, resume=resume, argv=["xstage", *sys.argv[1:]], say=out.note)
+    options = Options(model=model, combines=combines or ("bf16",), repetitions=repetitions, seed=seed, unfused=unfused, budget_s=limit)
+    document = run(cases, path, options, resume=resume, argv=["xstage", *sys.argv[1:]], say=out.note)
     summary = summarise(document)
     out.result({"file": str(path), **summary}, f"{path}\n\n{_text(summary)}")
     for what in ("failed", "left"):

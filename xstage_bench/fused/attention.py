@@ -36,6 +36,13 @@ Store = Literal["st.v4", "bulk"]
 Flags = Literal["none", "end", "shard", "tile"]
 STORES: tuple[Store, ...] = ("st.v4", "bulk")
 FLAGS: tuple[Flags, ...] = ("none", "end", "shard", "tile")
+#: Names what is timed without sending.
+ALONE = "alone"
+
+
+def alone_of(store: str) -> str:
+    """Return the name of attention alone by the build of this way to store."""
+    return ALONE if store == STORES[0] else f"{ALONE} {store}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +123,8 @@ class Build:
 
 #: Builds to choose from, by head dimension: keys at a time, consumers, and TFLOP/s of one H200 on 16 to 33 thousand rows, 2026-11-29.
 _RATES: dict[int, tuple[tuple[int, int, float], ...]] = {
-    128: ((176, 2, 665.0), (160, 2, 651.0), (144, 2, 648.0), (128, 2, 645.0)),
-    64: ((128, 3, 493.0), (112, 3, 490.0), (192, 2, 489.0)),
+    128: ((176, 2, 665.0), (160, 2, 651.0), (128, 2, 645.0)),
+    64: ((128, 3, 493.0), (192, 2, 489.0)),
 }
 
 

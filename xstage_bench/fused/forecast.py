@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.attention import STORES, Build, Store
+from xstage_bench.fused.attention import Build, Store, alone_of
 from xstage_bench.fused.problem import BF16_BYTES, Problem
 from xstage_bench.fused.tile_order import ORDERS
 from xstage_bench.task_schedule import NONE, Form, TaskSchedule
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 _WARP_STORE_BYTES = 512
 #: A warp that stores by lanes computes again when its stores are issued. Bulk stores leave from their staged copy while the next tile is
-#: computed, and only the one after that needs the place: two roles in turn.
-FORM: dict[Store, Form] = {"st.v4": "single", "bulk": "ping_pong"}
+#: computed, and only the one after that needs the place: two roles in turn; but an operation that finds the engine's queue full waits like
+#: a store. The two forms bound it.
+FORMS: dict[Store, tuple[Form, ...]] = {"st.v4": ("single",), "bulk": ("ping_pong", "single")}
 _WARPS: dict[Form, int] = {"single": 8, "ping_pong": 4}
 
 
@@ -35,9 +36,11 @@ class Forecast:
     store : str
     order : str
     residual_us : float
-        Fused less alone, sender-visible: until everything that was stored has been performed.
+        Fused less alone, sender-visible: until everything that was stored has been performed. The middle of the forms' predictions.
+    residual_low_us, residual_high_us : float
+        The least and the most of them.
     issue_stall_us : float
-        The longest that one SM spends stalled in its stores, over the whole kernel.
+        The longest that one SM spends stalled in its stores, over the whole kernel, by the form that predicts more.
     fused_us : float
         `residual_us` on top of attention alone, as measured.
     """
@@ -45,6 +48,8 @@ class Forecast:
     store: Store
     order: str
     residual_us: float
+    residual_low_us: float
+    residual_high_us: float
     issue_stall_us: float
     fused_us: float
 
@@ -86,17 +91,18 @@ class TileTimes:
 
 
 def tasks_of(
-    problem: Problem, build: Build, order: NDArray[np.uint32], rank: int, ctas: int, times: TileTimes, sm_clock_mhz: float
+    problem: Problem, build: Build, form: Form, order: NDArray[np.uint32], rank: int, ctas: int, times: TileTimes, sm_clock_mhz: float
 ) -> TaskSchedule:
     """Describe one rank's kernel as tasks: each tile computes, then stores its rows, those of other owners to the peer.
 
     Parameters
     ----------
+    form : {'single', 'ping_pong'}
+        Whether a tile's stores hold up the next tile.
     order : ndarray of uint32
         Tiles as the kernel reads them.
     times : TileTimes
     """
-    form = FORM[build.store]
     unit = _WARPS[form] * _WARP_STORE_BYTES
     cta = np.arange(order.size) % ctas
     turn = np.argsort(cta, kind="stable")
@@ -161,18 +167,22 @@ def forecast(
 
     schedules, keys = [], []
     for (store, name), order in orders.items():
-        used = min(ctas, order.size)
-        schedules.append(tasks_of(problem, builds[store], order, 0, used, times[store], sm_clock_mhz))
-        keys.append((store, name))
+        for form in FORMS[store]:
+            schedules.append(tasks_of(problem, builds[store], form, order, 0, min(ctas, order.size), times[store], sm_clock_mhz))
+            keys.append((store, name))
     both = [s for schedule in schedules for s in (schedule, schedule.local())]
     predicted = predict_tasks_all(model, both, sm_clock_mhz=sm_clock_mhz, compiled=False)
-    found = []
-    for i, (store, name) in enumerate(keys):
-        sent, kept = predicted[2 * i], predicted[2 * i + 1]
-        residual_us = (sent.all_visible_ns - kept.all_visible_ns) / 1e3
+    residuals: dict[tuple[Store, str], list[float]] = {}
+    stalls: dict[tuple[Store, str], list[float]] = {}
+    for key, sent, kept in zip(keys, predicted[::2], predicted[1::2], strict=True):
+        residuals.setdefault(key, []).append((sent.all_visible_ns - kept.all_visible_ns) / 1e3)
         stall_ns = np.nan_to_num(sent.store_end_ns - sent.compute_end_ns - sent.t0_ns)
         per_sm = np.bincount(sent.schedule.producer, weights=np.maximum(stall_ns, 0.0))
-        found.append(Forecast(store, name, residual_us, float(per_sm.max()) / 1e3, alone_us[store] + residual_us))
+        stalls.setdefault(key, []).append(float(per_sm.max()) / 1e3)
+    found = []
+    for (store, name), us in residuals.items():
+        middle = (min(us) + max(us)) / 2
+        found.append(Forecast(store, name, middle, min(us), max(us), max(stalls[store, name]), alone_us[store] + middle))
     return sorted(found, key=lambda f: f.fused_us)
 
 
@@ -188,6 +198,6 @@ def add_forecasts(document: dict[str, Any], model: Model) -> None:
             for name in sorted(names)
         }
         times = {store: TileTimes(**facts["compute"]) for store, facts in row["tiles"].items()}
-        alone = {store: row["times_us"]["alone" if store == STORES[0] else f"alone {store}"]["value"] for store in builds}
+        alone = {store: row["times_us"][alone_of(store)]["value"] for store in builds}
         clock = max((gpu["sm_clock_mhz"] or 0 for gpu in row["clocks"] or ()), default=0) or model.sm_clock_mhz
         row["forecast"] = [asdict(f) for f in forecast(model, problem, builds, orders, alone, times, ctas=row["sms"], sm_clock_mhz=clock)]

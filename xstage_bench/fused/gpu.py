@@ -90,6 +90,7 @@ class Gpu:
         """Address of `size` new bytes of zero."""
         address = self.room(size)
         self._runtime.memset(address, 0, max(size, 16))
+        self._runtime.deviceSynchronize()  # our streams do not wait for the one that fills
         return address
 
     def upload(self, array: NDArray[Any]) -> int:

@@ -56,18 +56,28 @@ class Gate:
         return np.array([gpu.elapsed_us(a, b) for gpu, a, b in zip(self._gpus, begin, end, strict=True)])
 
 
-def interleave(gate: Gate, variants: Sequence[Variant], repetitions: int, rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
-    """Time all variants in each of `repetitions` rounds.
+def interleave(
+    gate: Gate, variants: Sequence[Variant], rng: np.random.Generator, *, seconds: float, rounds: tuple[int, int]
+) -> dict[str, NDArray[np.float64]]:
+    """Time all variants in each of several rounds.
+
+    Parameters
+    ----------
+    seconds : float
+        About how long all rounds shall take together.
+    rounds : tuple of int
+        The fewest and the most.
 
     Returns
     -------
-    dict of str to ndarray, shape (repetitions, ranks)
+    dict of str to ndarray, shape (rounds, ranks)
         Microseconds, by the variants' names.
     """
-    for variant in variants:
-        gate.time_us(variant)  # what is loaded, connected or allocated on first use is not timed
+    # What is connected or allocated on first use is not timed; what this takes says how many rounds there is time for.
+    round_s = sum(float(gate.time_us(variant).max()) for variant in variants) / 1e6
+    count = int(min(max(seconds / round_s, rounds[0]), rounds[1]))
     times: dict[str, list[NDArray[np.float64]]] = {v.name: [] for v in variants}
-    for _ in range(repetitions):
+    for _ in range(count):
         for i in rng.permutation(len(variants)):
             times[variants[i].name].append(gate.time_us(variants[i]))
     return {name: np.array(rows) for name, rows in times.items()}
@@ -83,14 +93,10 @@ def spread(values: NDArray[np.float64]) -> dict[str, Any]:
 
     ordered = np.sort(values)
     n = ordered.size
-    k = int(binom.ppf(0.025, n, 0.5))  # P(fewer than k below the median) <= 2.5 %
+    k = max(int(binom.ppf(0.025, n, 0.5)), 1)  # P(fewer than k below the median) <= 2.5 %
     inside = n >= 6
-    return {
-        "value": float(np.median(ordered)),
-        "low": float(ordered[k - 1]) if inside else None,
-        "high": float(ordered[n - k]) if inside else None,
-        "n": int(n),
-    }
+    value, low, high = (float(f"{x:.6g}") for x in (np.median(ordered), ordered[k - 1], ordered[n - k]))
+    return {"value": value, "low": low if inside else None, "high": high if inside else None, "n": int(n)}
 
 
 def slowest(times: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:

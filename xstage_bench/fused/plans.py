@@ -14,7 +14,7 @@ from xstage_bench.fused.problem import Placing, Problem
 from xstage_bench.fused.tile_order import blocks_of
 
 SHARD_FLAG_BYTES = 128
-STORE_BOX_ROWS = 64
+STORE_BOX_ROWS = 16
 TIMEOUT_NS = 2_000_000_000
 #: Encodes a tensor: address, head_dim, rows, heads, rows of a box.
 Encode = Callable[[int, int, int, int, int], NDArray[np.uint64]]

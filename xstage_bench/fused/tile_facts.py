@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from xstage_bench.fused.forecast import TileTimes
 
-_TILES_SHOWN = 12
+#: Of one SM, in a time line.
+TILES_SHOWN = 12
 _QUANTILES = (0, 10, 50, 90, 100)
 
 
@@ -41,7 +42,7 @@ def _store_ns(stamps: NDArray[np.void]) -> NDArray[np.float64]:
 
 
 def _time_line(stamps: NDArray[np.void], smid: int) -> dict[str, Any]:
-    mine = stamps[stamps["smid"][:, 0] == smid][:_TILES_SHOWN]
+    mine = stamps[stamps["smid"][:, 0] == smid][:TILES_SHOWN]
     zero = stamps["begin_ns"].min()
     parts = np.stack([(mine[name] - zero).astype(np.int64) for name in ("begin_ns", "computed_ns", "stored_ns")], axis=-1)
     return {"smid": smid, "tiles": mine["tile"][:, 0].tolist(), "ns": parts.tolist()}

@@ -13,7 +13,7 @@ from typing import Any
 
 from xstage_bench.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.errors import UsageError, WaivedError, XStageError
-from xstage_bench.fused.attention import FLAGS, STORES, Flags, best_build
+from xstage_bench.fused.attention import ALONE, FLAGS, STORES, Flags, Store, alone_of, best_build
 from xstage_bench.fused.problem import Placing, Problem
 from xstage_bench.fused.session import results
 from xstage_bench.fused.shapes import heads_named, known_heads
@@ -21,7 +21,7 @@ from xstage_bench.fused.tile_facts import tile_facts
 from xstage_bench.fused.tile_order import ORDERS
 
 SCHEMA_VERSION = 1
-ALONE, AGAIN = "alone", "alone again"
+AGAIN = f"{ALONE} again"
 #: What flags cost is shown for this order.
 FLAGGED = "owner-interleaved"
 MAX_ROUNDS = 25
@@ -32,6 +32,7 @@ class Effort:
     """What is timed of a case, by how long its attention takes: of hundreds of milliseconds nobody sees a tile order."""
 
     below_s: float
+    stores: tuple[Store, ...]
     orders: tuple[str, ...]
     flags: tuple[Flags, ...]
     copying_sms: tuple[int, ...]
@@ -41,9 +42,9 @@ class Effort:
 
 
 EFFORTS = (
-    Effort(2e-3, tuple(ORDERS), FLAGS[1:], (4, 8), True, True, 7),
-    Effort(25e-3, ("row-major", FLAGGED), ("shard",), (4,), True, True, 6),
-    Effort(float("inf"), (FLAGGED,), ("shard",), (), False, False, 3),
+    Effort(2e-3, STORES, tuple(ORDERS), FLAGS[1:], (4, 8), True, True, 7),
+    Effort(25e-3, STORES, (FLAGGED,), ("shard",), (4,), True, True, 6),
+    Effort(float("inf"), STORES[:1], (FLAGGED,), ("shard",), (), False, False, 3),
 )
 #: For `Effort` only, never shown: about what attention reaches.
 _FLOP_PER_S = 600e12
@@ -210,15 +211,13 @@ def _measure_case(
 
     problem = placing.problem
     sms = min(gpu.sms for gpu in gpus.values())
-    builds = {store: best_build(case.head_dim, store, case.seq, problem.local_heads, sms) for store in STORES}
+    effort = next(e for e in EFFORTS if problem.flops / _FLOP_PER_S < e.below_s)
+    builds = {store: best_build(case.head_dim, store, case.seq, problem.local_heads, sms) for store in effort.stores}
     rig = Rig(gpus, placing, job["seed"])
     try:
-        effort = next(e for e in EFFORTS if problem.flops / _FLOP_PER_S < e.below_s)
         chosen, missing = _variants(rig, builds, nccl, effort)
         checked = {v.name: _outcome(rig.verify(v.queue)) for v in chosen if v.delivers}
-        longest_us = sum(float(gate.time_us(v).max()) for v in chosen)
-        rounds = int(min(max(job["seconds"] * 1e6 / longest_us, effort.rounds), MAX_ROUNDS))
-        times = slowest(interleave(gate, chosen, rounds, rng))
+        times = slowest(interleave(gate, chosen, rng, seconds=job["seconds"], rounds=(effort.rounds, MAX_ROUNDS)))
         clocks = _clocks()
         stamps = {store: (stamped(rig, build, None), stamped(rig, build, FLAGGED)) for store, build in builds.items()}
     finally:
@@ -231,10 +230,9 @@ def _measure_case(
         "builds": {store: asdict(build) for store, build in builds.items()},
         "tflop_of_one_rank": problem.flops / 1e12,
         "remote_bytes_of_one_rank": problem.remote_bytes(0),
-        "rounds": rounds,
+        "rounds": times[ALONE].size,
         "times_us": {name: spread(us) for name, us in times.items()},
-        "over_alone": {name: spread(us / times[ALONE]) for name, us in times.items()},
-        "samples_us": {name: us.round(2).tolist() for name, us in times.items()},
+        "samples_us": {name: us.round(1).tolist() for name, us in times.items()},
         "tiles": {store: tile_facts(alone, sent, sms) for store, (alone, sent) in stamps.items()},
         "checked": checked,
         "missing": missing,
@@ -247,13 +245,12 @@ def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, effort: Effort) -> tu
     from xstage_bench.fused import variants
     from xstage_bench.fused.library import cudnn
 
-    plain, bulk = builds["st.v4"], builds["bulk"]
+    plain = builds[STORES[0]]
     chosen: list[Any] = [
-        variants.alone(rig, plain),
+        *(replace(variants.alone(rig, build), name=alone_of(store)) for store, build in builds.items()),
         replace(variants.alone(rig, plain), name=AGAIN),
-        replace(variants.alone(rig, bulk), name=f"{ALONE} bulk"),
-        *(variants.fused(rig, build, order) for build in (plain, bulk) for order in effort.orders),
-        *(variants.fused(rig, build, FLAGGED, flags) for build in (plain, bulk) for flags in effort.flags),
+        *(variants.fused(rig, build, order) for build in builds.values() for order in effort.orders),
+        *(variants.fused(rig, build, FLAGGED, flags) for build in builds.values() for flags in effort.flags),
         variants.then_push(rig, plain),
         *(variants.beside_copying_sms(rig, plain, n) for n in effort.copying_sms),
     ]

@@ -97,11 +97,9 @@ def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
         places.append(rig.take(gpu, tiles * build.consumers * STAMP.itemsize))
         plan["stamps"] = places[-1]
         plans.append(plan)
-    queue = _attention(rig, build, plans)
-    for _ in range(2):  # the first one loads the kernel, and its ranks do not begin together
-        queue()
-        for gpu in rig.gpus:
-            gpu.synchronize()
+    _attention(rig, build, plans)()
+    for gpu in rig.gpus:
+        gpu.synchronize()
     tiles = int(plans[0]["tiles"][0])
     return rig.gpus[0].download(places[0], STAMP, tiles * build.consumers).reshape(tiles, build.consumers)
 

@@ -15,6 +15,7 @@ from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.expand import workload_phases
 from xstage_bench.workloads.phases import Layout, Mode, Phase
 from xstage_bench.workloads.rates import memory_rates, tensor_core_rate
+from xstage_bench.workloads.shapes import SM_CLOCK_MHZ
 
 SMS = 132
 #: Columns of `WorkloadPrediction.rows`, for a table.
@@ -216,6 +217,7 @@ def predict_workload(
     pair : str, optional
         Use the model of this pair for every link; default 0>1.
     sm_clock_mhz : float, optional
+        Default: the model's. Tensor-core work lowers it, and with it all compute rates.
     splitting : bool
         Whether an advice may cut tiles: not by default, because what smaller tiles cost the tensor cores is not modelled.
     known : dict, optional
@@ -240,6 +242,7 @@ def predict_workload(
         return known[key]
 
     advices = [advice_of(p) for p in phases]
+    slower = SM_CLOCK_MHZ / (sm_clock_mhz or model.sm_clock_mhz)
     return WorkloadPrediction(
         workload=workload,
         layout=layout,
@@ -247,14 +250,15 @@ def predict_workload(
         dtype=dtype,
         context=context,
         tokens_per_rank=tokens_per_rank,
-        phases=tuple(_phase(p, a, link) for p, a in zip(phases, advices, strict=True)),
+        phases=tuple(_phase(p, a, link, slower) for p, a in zip(phases, advices, strict=True)),
         notes=_notes(dtype, layout, advices),
     )
 
 
-def _phase(phase: Phase, advice: TaskAdvice | None, link: float) -> PhasePrediction:
+def _phase(phase: Phase, advice: TaskAdvice | None, link: float, slower: float) -> PhasePrediction:
     if advice is None:
-        total = phase.compute_ns + phase.pull_bytes / link
+        compute = phase.compute_ns * slower
+        total = compute + phase.pull_bytes / link
         return PhasePrediction(
             name=phase.name,
             repeats=phase.repeats,
@@ -265,7 +269,7 @@ def _phase(phase: Phase, advice: TaskAdvice | None, link: float) -> PhasePredict
             pull_bytes=phase.pull_bytes,
             bursts=0,
             burst_bytes=0.0,
-            compute_ns=phase.compute_ns,
+            compute_ns=compute,
             link_ns=phase.pull_bytes / link,
             stores_ns=0.0,
             backpressure=False,

@@ -32,7 +32,11 @@ COMBINES: tuple[Combine, ...] = ("none", "bf16", "f32")
 Publish = Literal["release", "elsewhere", "bulk"]
 PUBLISHES: tuple[Publish, ...] = ("release", "elsewhere", "bulk")
 
-_STAGES, _STAGE_BYTES, _STAGED_BYTES = 5, 32768, 8 * 4096
+RowStore = Literal["st.v4", "bulk"]
+ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
+
+_STAGES, _STAGE_BYTES = 5, 32768
+_STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
 
 
@@ -51,6 +55,8 @@ class Build:
     publish : {'release', 'elsewhere', 'bulk'}
         How a Linear-1 tile is published: a release by the warpgroup that stored it; the same by another warp of the SM; bulk stores and
         their completion.
+    row_store : {'st.v4', 'bulk'}
+        How a result row leaves: 16-byte stores, or one bulk store from shared memory for each 256 bytes.
     stamps : bool
         Every task leaves its times.
     """
@@ -59,13 +65,14 @@ class Build:
     combine: Combine = "bf16"
     dispatch: bool = False
     publish: Publish = "release"
+    row_store: RowStore = "st.v4"
     stamps: bool = False
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a CTA."""
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
-        return _STAGES * _STAGE_BYTES + _STAGED_BYTES + pulls + 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
+        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions."""
@@ -74,6 +81,7 @@ class Build:
             "XSTAGE_COMBINE": str(COMBINES.index(self.combine)),
             "XSTAGE_DISPATCH": str(int(self.dispatch)),
             "XSTAGE_PUBLISH": str(PUBLISHES.index(self.publish)),
+            "XSTAGE_ROW_STORE": str(ROW_STORES.index(self.row_store)),
             "XSTAGE_STAMPS": str(int(self.stamps)),
             "XSTAGE_PLAN_BYTES": str(PLAN.itemsize),
             "XSTAGE_STAMP_BYTES": str(STAMP.itemsize),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Linear-1 tiles per CTA by which Linear-1 may be ahead.
 LEADS = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: A short lead waits when a tile is late, a long one leaves a long tail: what the replayed skeleton found best stands first.
+PREFERRED = (2.0, 1.0, 4.0, 8.0, 0.5)
+WORTH_IT, ALIKE = 0.01, 0.005
 #: Bytes of one element of a result row.
 COMBINE_BYTES = {"none": 0, "bf16": 2, "f32": 4}
 STORE_BYTES, STORING_WARPS = 512, 4
@@ -133,20 +136,14 @@ def kernel_costs(costs: TaskCosts) -> TaskCosts:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The order with the shortest predicted time, and what was predicted for it and for Expert-Wave, ns."""
+    """The order that the model chose, and the predicted time of every order that was considered, ns by the order's name."""
 
     order: Order
-    predicted_ns: float
-    without_stores_ns: float
-    wave: Order
-    wave_ns: float
-    considered: tuple[tuple[str, float], ...]
+    predicted_ns: dict[str, float]
 
 
-def choose_order(
-    model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, leads: Sequence[float] = LEADS
-) -> Choice:
-    """Choose experts per wave and lead from the calibrated node model and the tile times.
+def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int) -> Choice:
+    """Choose the order from the calibrated node model and the tile times; nothing is searched on hardware.
 
     Parameters
     ----------
@@ -159,15 +156,25 @@ def choose_order(
         Measured on this GPU.
     combine : {'bf16', 'f32'}
     ctas : int
-    leads : sequence of float
+
+    Notes
+    -----
+    Expert-Wave order stays unless another one is predicted to gain `WORTH_IT`. Of orders whose predictions lie within `ALIKE`, less than
+    the model's own error, the first of `PREFERRED` is taken.
     """
-    waves = [Order("wave", n) for n in range(1, layer.local_experts + 1) if layer.local_experts % n == 0]
-    orders = [*waves, *(Order("interleaved", lead=lead) for lead in leads)]
-    found = {order: predict_order(model, layer, rows, times, combine, ctas, order) for order in orders}
-    wave = min(waves, key=lambda o: found[o].total_ns)
-    best = min(orders, key=lambda o: found[o].total_ns)
-    considered = tuple((order.name, found[order].total_ns) for order in orders)
-    return Choice(best, found[best].total_ns, found[best].without_stores_ns, wave, found[wave].total_ns, considered)
+    usual = Order("wave")
+    orders = {order.name: order for order in (usual, *(Order("interleaved", lead=lead) for lead in LEADS))}
+    found = {name: predict_order(model, layer, rows, times, combine, ctas, order).total_ns for name, order in orders.items()}
+    return Choice(orders[pick(found, usual.name)], found)
+
+
+def pick(predicted_ns: Mapping[str, float], usual: str) -> str:
+    """Return the name of the order to use; see `choose_order`."""
+    best = min(predicted_ns.values())
+    if best > (1 - WORTH_IT) * predicted_ns[usual]:
+        return usual
+    alike = [name for name, ns in predicted_ns.items() if ns <= (1 + ALIKE) * best]
+    return next((Order("interleaved", lead=lead).name for lead in PREFERRED if Order("interleaved", lead=lead).name in alike), alike[0])
 
 
 def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> TaskPrediction:

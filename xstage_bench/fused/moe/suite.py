@@ -10,9 +10,11 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,13 +23,16 @@ from xstage_bench.fused.measure import spread
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape
 
-from .build import Combine
-from .forecast import LEADS
+from .build import Build, Combine
+from .forecast import LEADS, Choice, TileTimes, choose_order, tile_times
 from .group import Gpus, Group
 from .layer import DTYPES, Layer, Rows, rows_of
 from .measure import LINK_GB_PER_S, case_variants, flops, measure, remote_bytes, wave_orders
 from .order import Order, TaskLists, task_lists
 from .unfused import unfused_us
+
+if TYPE_CHECKING:
+    from xstage_bench.model.document import Model
 
 #: The seven of the paper by name, and Keye-VL-2.0.
 SHAPES = ("keye-vl-2", "qwen3.5", "hy3", "dsv4-flash", "glm-5.2", "mimo-v2.5", "dit-moe", "dsv4-pro")
@@ -89,18 +94,22 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
     Parameters
     ----------
     job : mapping
-        ``cases`` (of Case), ``choices`` (Order by `Case.key`; without an entry a lead of 1), ``devices``, ``combines``, ``repetitions`` (of
-        each variant, after one that does not count), ``seed`` (of the order of execution), ``budget_s`` (no case is begun after it),
-        ``done`` (keys that need no measurement) and ``unfused`` (whether the layer by PyTorch and NCCL is timed too, where it can be).
+        ``cases`` (of Case), ``model`` (folder or file of the model that chooses; None: a lead of one tile everywhere), ``devices``,
+        ``combines``, ``repetitions`` (of each variant, after one that does not count), ``seed`` (of the order of execution), ``budget_s``
+        (no case is begun after it), ``done`` (keys that need no measurement) and ``unfused`` (whether the layer by PyTorch and NCCL is
+        timed too, where it can be).
     put : callable
-        Is given ``row`` for each row, ``failed`` and ``left`` (a key and why) and ``say`` (a line).
+        Is given ``row`` for each row, ``failed`` and ``left`` (a key and why), ``tiles`` (name and tile times) and ``say`` (a line).
     """
     begin, combines = time.monotonic(), job["combines"]
     todo = [c for c in job["cases"] if any(c.key(x) not in job["done"] for x in combines)]
     gpus, rng = Gpus(job["devices"]), np.random.default_rng(job["seed"])
+    times = {} if job["model"] is None else _tile_times(todo, gpus, put)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(14, (os.cpu_count() or 2) - 2)), mp_context=context) as pool:
-        made = {c: pool.submit(_make, c, [_choice(job, c, x) for x in combines], len(job["devices"]), gpus.sms) for c in todo}
+        made = {
+            c: pool.submit(_make, c, combines, job["model"], times.get((c.shape, c.dtype)), len(job["devices"]), gpus.sms) for c in todo
+        }
         for case in todo:
             if time.monotonic() - begin > job["budget_s"]:
                 made.pop(case).cancel()
@@ -108,7 +117,7 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
                     put("left", (case.key(combine), "the budget was spent"))
                 continue
             try:
-                for row in _measure_case(case, made.pop(case), gpus, job, rng):
+                for row in _measure_case(case, made.pop(case).result(), gpus, job, rng):
                     put("row", row)
                     put("say", _line(row))
             except DeviceLostError:
@@ -117,28 +126,56 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
                 put("failed", (case.key(combines[0]), error.message))
 
 
-def _choice(job: Mapping[str, Any], case: Case, combine: str) -> Order:
-    order: Order = job["choices"].get(case.key(combine), Order("interleaved"))
-    return order
+def _tile_times(cases: Sequence[Case], gpus: Gpus, put: Callable[[str, Any], None]) -> dict[tuple[str, str], TileTimes]:
+    """Measure what a tile of each shape and type takes: one execution without stores, stamped, after one that warms up."""
+    out: dict[tuple[str, str], TileTimes] = {}
+    for case in cases:
+        if (case.shape, case.dtype) in out:
+            continue
+        group = Group(case.layer, gpus)
+        prepared = group.prepare(Order("interleaved", lead=2.0), Build(fp8=case.dtype == "fp8", combine="none", stamps=True))
+        group.run(prepared)
+        group.run(prepared)
+        out[case.shape, case.dtype] = tile_times(group.stamps(prepared, 0), prepared.lists[0])
+        put("tiles", (f"{case.shape}|{case.dtype}", asdict(out[case.shape, case.dtype])))
+    return out
 
 
-def _make(case: Case, chosen: Sequence[Order], ranks: int, ctas: int) -> tuple[list[Rows], dict[Order, list[TaskLists]]]:
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What other processes have made for a case: rows of each rank, the choice of each width, lists of each order."""
+
+    rows: list[Rows]
+    choices: dict[str, Choice]
+    lists: dict[Order, list[TaskLists]]
+
+
+def _make(case: Case, combines: Sequence[str], model: Path | None, times: TileTimes | None, ranks: int, ctas: int) -> _Made:
     layer = case.layer
     rows = [rows_of(layer, rank) for rank in range(ranks)]
-    orders = {*chosen, *wave_orders(layer, rows[0], ctas)}
+    choices = {x: Choice(Order("interleaved"), {}) for x in combines}
+    if model is not None and times is not None:
+        choices = {x: choose_order(_model(model), layer, rows[0], times, x, ctas) for x in combines}
+    orders = {*(c.order for c in choices.values()), *wave_orders(layer, rows[0], ctas)}
     if case.searched:
         orders |= {Order("serial"), *(Order("interleaved", lead=lead) for lead in LEADS)}
-    return rows, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders}
+    return _Made(rows, choices, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders})
 
 
-def _measure_case(case: Case, made: Future[Any], gpus: Gpus, job: Mapping[str, Any], rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-    layer = case.layer
-    rows, lists = made.result()
+@cache
+def _model(path: Path) -> Model:
+    from xstage_bench.pipeline import find_model
+
+    return find_model(path)
+
+
+def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+    layer, rows = case.layer, made.rows
     group = Group(layer, gpus, rows)
     for combine in job["combines"]:
-        chosen = _choice(job, case, combine)
+        chosen, predicted = made.choices[combine].order, made.choices[combine].predicted_ns
         variants = case_variants(layer, rows[0], chosen, combine, gpus.sms, search=case.searched)
-        found = measure(group, variants, job["repetitions"], rng, lists)
+        found = measure(group, variants, job["repetitions"], rng, made.lists)
         volume = max(remote_bytes(one, rank, layer.shape.hidden, combine) for rank, one in enumerate(rows))
         row = {
             "key": case.key(combine),
@@ -152,6 +189,8 @@ def _measure_case(case: Case, made: Future[Any], gpus: Gpus, job: Mapping[str, A
             "rows_of_rank": [int(one.block_rows.sum()) for one in rows],
             "busiest_expert": _busiest(rows[0], layer.local_experts),
             "chosen": chosen.name,
+            "predicted_ns": predicted,
+            "predicted_gain": predicted["wave"] / predicted[chosen.name] if predicted else None,
             "remote_bytes": volume,
             "drain_us": volume / LINK_GB_PER_S / 1e3,
             "flops": max(flops(layer, one) for one in rows),

@@ -132,14 +132,12 @@ def calibrate_node(
     if start is not None and start.issue.engine_operations:
         # Read off one SM alone, the engine's rate moves no burst any more. Two starts, since the capacities trade off against the queue.
         start = replace(start, sm_bytes_per_cycle=start.issue.store_bytes / start.issue.engine_cycles)
-        fits = [fit_measured(chosen, placement, replace(start, **more), ["sm_bytes_per_cycle"]) for more in _BULK_STARTS]
+        known = dict(zip(PARAMETERS, start.values(), strict=True))
+        starts = [start.with_values([(known | more)[name] for name in PARAMETERS]) for more in _BULK_STARTS]
+        fits = [fit_measured(chosen, placement, first, ["sm_bytes_per_cycle"]) for first in starts]
         fit = min(fits, key=lambda f: f.cost)
-    elif start is not None:
-        # Whether the stamp overtakes the last stores of a tail is the compiler's doing (docs/method.md); the data say which it is.
-        laws = [replace(start.issue, tail_unheld=n) for n in (0.0, 1.0)]
-        fit = min((fit_measured(chosen, placement, replace(start, issue=law)) for law in laws), key=lambda f: f.cost)
     else:
-        fit = fit_measured(chosen, placement)
+        fit = fit_measured(chosen, placement, start)
     if len(data.by_process) < 2:
         notes.append("one process: the intervals leave out the spread between processes")
     return NodeEntry(

@@ -150,7 +150,8 @@ def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: Ar
     loop = loop + np.where(tail > 0, law.tail_cycles * tail - law.tail_after_loop, 0.0)
     loop = loop + first * law.cold_stagger * np.where(w == 2, 2.0, several)
     own = np.where(turns == 0, brief, loop)
-    port = law.port_base + law.port_cycles * n * w + law.uneven_cycles * short**2 + first * 0.3 * law.cold_stagger * w * (w > 2)
+    held = (n - law.tail_unheld * (tail > 0)) * w
+    port = law.port_base + law.port_cycles * held + law.uneven_cycles * short**2 + first * 0.3 * law.cold_stagger * w * (w > 2)
     cost = np.where(several, np.maximum(own, port), own)
     if law.engine_operations:
         # The first operation of each warp has a place of its own, for as many warps as there are places.
