@@ -149,7 +149,7 @@ def test_a_question_is_a_clock_read_an_addition_and_a_comparison(header: str, ar
     assert 3 <= len(asked) <= 4, asked
     # Question, note, a store and settle, with the loop around them: no memory is touched but by the store, nothing is divided or converted.
     body = loop_of(sass_of(cubin, "pace"))
-    assert len(body) <= 32, body
+    assert len(body) <= 28, body
     assert sum("CLOCK" in line for line in body) == 3
     assert not [line for line in body if any(op in line for op in ("LDG", "LDL", "LDS", "STL", "STS", "MUFU", "CALL", "I2F", "F2I"))]
 
