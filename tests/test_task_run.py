@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,7 +21,7 @@ from xstage_bench.device import Compute, Gpu, Node
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.errors import UsageError
 from xstage_bench.record.json_file import read_json
-from xstage_bench.replay_document import errors, summary_rows, write_summary
+from xstage_bench.replay_document import errors, summary_rows, with_predictions, write_summary
 from xstage_bench.schedule import HOST, Burst, Schedule
 from xstage_bench.task_replay import load_any, record_replay
 from xstage_bench.task_schedule import NONE, TaskSchedule, TaskTrace
@@ -182,6 +185,26 @@ def test_predictions_are_judged_on_the_total_and_on_the_part_that_stores_cost() 
     assert summary_rows({"rows": [], "compute": "mma", "repetitions": 1, "processes": 1}) == []
 
 
+def test_predictions_stand_beside_at_the_clocks_that_were_measured(device: FakeTaskDevice) -> None:
+    wanted = [schedule("a", 10), schedule("b", 40)]
+    document = msgspec.to_builtins(task_run.measure_tasks(CHOICE, wanted, compute="mma", repetitions=3, processes=1, instrument=False))
+    document["rows"][0]["no_store_sm_clock_mhz"]["value"] = 1900.0
+    asked = []
+
+    def predict(s: TaskSchedule, sm_clock_mhz: float) -> tuple[float, float]:
+        asked.append((s.name, sm_clock_mhz))
+        return 20_000.0, 10_000.0
+
+    got = with_predictions(document, [wanted[0], schedule("another", 1)], predict)
+    assert asked == [("a", 2000.0)]
+    a, b = got["rows"]
+    assert (a["predicted_us"], a["predicted_no_store_us"]) == (20.0, pytest.approx(10 * 2000 / 1900))
+    assert "predicted_us" not in b
+    assert got["prediction"]["n"] == 1
+    assert got["prediction"]["total_median_error"] == pytest.approx(abs(20 / a["total_us"]["value"] - 1))
+    assert [row["predicted_us"] for row in summary_rows(got)] == [20.0, None]
+
+
 def test_bursts_become_tasks_whose_work_fills_the_gap() -> None:
     bursts = Schedule((Burst(4096), Burst(8192, 700), Burst(0, 90)), 3, 2, start="free")
     s = tasks_of_bursts(bursts, "x")
@@ -211,6 +234,31 @@ def test_the_verb_replays_files_of_both_kinds(device: FakeTaskDevice, tmp_path: 
     said = json.loads(capsys.readouterr().out)
     assert [row["schedule"] for row in said["rows"]] == ["bursts", "mine"]
     assert read_json(tmp_path / "o" / "replay.json", dict[str, Any])["simulated"] is True
+
+
+def test_the_simulator_replays_too_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"producers": 2, "tasks": {"producer": [0, 1], "compute_cycles": [19800, 9900], "bytes": [32768, 0]}}))
+    words = [
+        "run",
+        "--backend",
+        "sim",
+        "--schedule",
+        str(path),
+        "--processes",
+        "1",
+        "--repetitions",
+        "3",
+        "--out",
+        str(tmp_path / "o"),
+        "--json",
+    ]
+    done = subprocess.run([sys.executable, "-m", "xstage_bench", *words], capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout)
+    assert (said["simulated"], said["compute"], said["instrument"]) == (True, "mma", {})
+    (row,) = said["rows"]
+    assert 9.9 < row["no_store_us"]["value"] < row["total_us"]["value"] < 12, "19 800 cycles, and 16 warp-stores"
+    assert "SIMULATED" in done.stderr
 
 
 @pytest.mark.parametrize(

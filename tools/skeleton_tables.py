@@ -2,6 +2,7 @@
 
 ``python tools/skeleton_tables.py measure wave|block mma|spin FOLDER``: on two GPUs; EP8 emulated for the sender, 7 of 8 bytes to the peer.
 ``python tools/skeleton_tables.py show REPLAY.json``: the table, first-hand cells beside.
+``python tools/skeleton_tables.py choice REPLAY.json``: the order that the predictions choose for each, against what was measured.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from xstage_bench.device.backend import resolve_backend
 from xstage_bench.record.json_file import write_json
@@ -135,9 +138,29 @@ def _show_blocks(found: dict[str, Any]) -> None:
         print(f"| {shape} {dtype} | " + " | ".join(cells) + " |")
 
 
+def choice(path: str) -> None:
+    """Choose the order with the shortest predicted total, the original among them; what that was said to gain, and what it gains."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in read_replay(Path(path))["rows"]:
+        head, _, order = row["schedule"].rpartition("-")
+        groups.setdefault(head.removesuffix("-interleaved") if order.startswith("lead") else head, []).append(row)
+    off, gains, slower = [], [], []
+    for rows in groups.values():
+        original = rows[0]
+        best = min(rows, key=lambda row: float(row["predicted_us"]))
+        claimed = original["predicted_us"] / best["predicted_us"]
+        gains.append(original["total_us"]["value"] / best["total_us"]["value"])
+        off.append(abs(claimed - gains[-1]))
+        slower += [best["schedule"]] if gains[-1] < 0.99 else []
+    print(
+        f"{len(gains)} choices: measured gain {np.exp(np.mean(np.log(gains))):.3f} (geomean), {max(gains):.3f} at most; claimed off by "
+        f"{100 * np.median(off):.2f} points (median), {100 * np.quantile(off, 0.9):.2f} (p90); over 1 % slower than the original: {slower}"
+    )
+
+
 def _pair(measured: float, first: float | None) -> str:
     return f"{measured:.3f}" + ("" if first is None else f" / {first:.3f}")
 
 
 if __name__ == "__main__":
-    {"measure": measure, "show": show}[sys.argv[1]](*sys.argv[2:])
+    {"measure": measure, "show": show, "choice": choice}[sys.argv[1]](*sys.argv[2:])

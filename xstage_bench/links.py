@@ -12,6 +12,8 @@ FIELD_SPEED_MB_PER_S = 164
 FIELD_ERRORS = {"replay": 161, "recovery": 162, "crc": 163}
 FIELD_TRAFFIC_BYTES = {"sent": 202, "received": 204}
 ERROR_COUNTERS = {"replay": 0, "recovery": 1, "crc": 2}
+#: NVML's number of an NVLink generation, by nvml.h; 2 x H200 answer 6.
+GENERATIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0"}
 REMOTE_TYPES = {0: "gpu", 1: "ibm_npu", 2: "switch"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 
 from xstage_bench.errors import DataError
 from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.task_schedule import TaskSchedule
 
+Predict = Callable[[TaskSchedule, float], tuple[float, float]]
 DOCUMENT, SUMMARY = "replay.json", "summary.json"
 
 
@@ -57,6 +59,31 @@ def write_summary(folder: Path) -> Path:
     return folder / SUMMARY
 
 
+def with_predictions(document: dict[str, Any], schedules: Sequence[TaskSchedule], predict: Predict) -> dict[str, Any]:
+    """Return the document with what was predicted for each row, at the SM clocks that were measured, and how good that was.
+
+    Parameters
+    ----------
+    document : dict
+        As `read_replay` gives it.
+    schedules : sequence of TaskSchedule
+        Those of its rows, and maybe others.
+    predict : callable
+        ``(schedule, sm_clock_mhz) -> (total ns, ns of the same without stores)``.
+    """
+    known = {s.key(): s for s in schedules}
+    rows = []
+    for row in document["rows"]:
+        clock, bare_clock = (_value(row[name]) for name in ("sm_clock_mhz", "no_store_sm_clock_mhz"))
+        if row["key"] in known and clock is not None and bare_clock is not None:
+            total, bare = predict(known[row["key"]], clock)
+            # The twin ran at a clock of its own; without stores all of its time is the SM's.
+            row = {**row, "predicted_us": total / 1e3, "predicted_no_store_us": bare / 1e3 * clock / bare_clock}
+        rows.append(row)
+    document = {**document, "rows": rows}
+    return {**document, "prediction": errors(summary_rows(document))}
+
+
 def errors(rows: Iterable[dict[str, Any]]) -> dict[str, float | int | None]:
     """Judge the predictions: relative errors of the total and of the part that is due to stores, as fractions.
 
@@ -85,6 +112,6 @@ def _quantile(values: list[float], q: float) -> float | None:
     return float(np.quantile(values, q)) if values else None
 
 
-def _value(estimate: Any) -> float | None:
-    value: float | None = estimate["value"] if isinstance(estimate, dict) else estimate.value
+def _value(estimate: dict[str, Any]) -> float | None:
+    value: float | None = estimate["value"]
     return value

@@ -23,8 +23,6 @@ from xstage_bench.task_instrument import constants, probes
 from xstage_bench.task_schedule import TaskSchedule, TaskTrace
 
 SCHEMA_VERSION = 1
-#: What a schedule is predicted to take: total and without stores, ns, at an SM clock in MHz; None where the model cannot say.
-Predict = Callable[[TaskSchedule, float], float | None]
 
 
 @dataclass(frozen=True, slots=True)

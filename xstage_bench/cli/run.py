@@ -29,10 +29,12 @@ ERROR = 1
 @click.option("--compute", type=click.Choice(["mma", "spin"]), help="Replay the schedules as tasks: tensor-core work, or as long a wait.")
 @click.option("--repetitions", type=click.IntRange(1, 1000), help="Of a replay, in each process; default 9.")
 @click.option("--processes", type=click.IntRange(1, 20), help="Fresh processes of a replay; default 3.")
+@click.option("--model", type=FILE, metavar="MODEL", help="Of a replay: a model.json or fitted run, whose predictions stand beside.")
 @common
 def command(
-    out: Output, folder: Path | None, resume: bool, compute: Compute | None, repetitions: int | None, processes: int | None, **chosen: Any
-) -> int:
+    out: Output, folder: Path | None, resume: bool, compute: Compute | None, repetitions: int | None, processes: int | None,
+    model: Path | None, **chosen: Any,
+) -> int:  # fmt: skip
     """Measure the pairs of this node and write a run folder.
 
     A folder is never overwritten. On Ctrl-C or SIGTERM what was measured is kept, and --resume finishes it.
@@ -43,9 +45,9 @@ def command(
     from xstage_bench.runner import record_run
 
     if _is_replay(compute, chosen["schedule"]):
-        return _replay(out, folder, resume, compute or "mma", repetitions or 9, processes or 3, **chosen)
-    if repetitions is not None or processes is not None:
-        raise UsageError("--repetitions and --processes belong to a replay", "--schedule S --compute mma")
+        return _replay(out, folder, resume, compute or "mma", repetitions or 9, processes or 3, model, **chosen)
+    if repetitions is not None or processes is not None or model is not None:
+        raise UsageError("--repetitions, --processes and --model belong to a replay", "--schedule S --compute mma")
 
     options = run_options(out, **chosen)
     folder = run_folder(folder, resume)
@@ -69,11 +71,12 @@ def _is_replay(compute: Compute | None, schedule: tuple[Path, ...]) -> bool:
 
 
 def _replay(
-    out: Output, folder: Path | None, resume: bool, compute: Compute, repetitions: int, processes: int, *,
+    out: Output, folder: Path | None, resume: bool, compute: Compute, repetitions: int, processes: int, model: Path | None, *,
     spec: str, peer: Peer, schedule: tuple[Path, ...], flavour_path: tuple[Path, ...], seed: int, **probing: Any,
 ) -> int:  # fmt: skip
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.flavour import load_flavour, register
+    from xstage_bench.pipeline import find_model
     from xstage_bench.task_replay import load_any, record_replay
 
     unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path") if probing[name]]
@@ -81,6 +84,7 @@ def _replay(
         raise UsageError(f"--{'resume' if resume else unused[0].replace('_', '-')} and a replay: it has no probes", "leave it out")
     for path in flavour_path:
         register(load_flavour(path))
+    loaded = None if model is None else find_model(model)
     schedules = load_any(schedule)
     choice = resolve_backend(spec, peer)
     if choice.simulated:
@@ -89,7 +93,7 @@ def _replay(
     out.note(f"replaying {len(schedules)} schedules into {folder}")
     document = record_replay(
         choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions, processes=processes, seed=seed,
-        say=out.note,
+        model=loaded, say=out.note,
     )  # fmt: skip
     for pair, reason in document["failed"].items():
         out.note(f"xstage: pair {pair}: {reason}")
@@ -100,9 +104,13 @@ def _replay(
 def _replay_text(document: dict[str, Any]) -> str:
     """Return one line per schedule."""
     names = ("total_us", "no_store_us", "slowdown", "sm_clock_mhz")
-    rows = [[row["schedule"], row["tasks"], *(row[name].value for name in names)] for row in document["rows"]]
+    predicted = ("predicted_us", "predicted_no_store_us") if "prediction" in document else ()
+    rows = [
+        [row["schedule"], row["tasks"], *(row[name]["value"] for name in names), *(row.get(name) for name in predicted)]
+        for row in document["rows"]
+    ]
     kind = f"backend {document['backend']}" + (", SIMULATED" if document["simulated"] else "")
-    head = ["schedule", "tasks", "total us", "without stores us", "slowdown", "SM clock MHz"]
+    head = ["schedule", "tasks", "total us", "without stores us", "slowdown", "SM clock MHz", *(n.replace("_us", " us") for n in predicted)]
     return f"{kind}, compute by {document['compute']}\n\n{table(head, rows)}"
 
 
