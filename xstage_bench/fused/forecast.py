@@ -189,10 +189,11 @@ def forecast(
 def drain_us(model: Model, tasks: TaskSchedule) -> float:
     """Return how long the link needs for all that a rank sends: what any way costs at least that begins when the attention has ended."""
     from xstage_bench.model.node.entry import model_of
-    from xstage_bench.model.tasks.costs import reference_costs
+    from xstage_bench.model.tasks.costs import costs_of, find_costs, reference_costs
     from xstage_bench.model.tasks.predict import node_of
 
-    link = model_of(node_of(model, tasks)).link_gb_per_s * (model.tasks or reference_costs()).of(tasks).link
+    costs = find_costs(model.tasks, "mma") or reference_costs()
+    link = model_of(node_of(model, tasks)).link_gb_per_s * costs_of(costs, tasks).link
     return tasks.volume_bytes / link / 1e3
 
 

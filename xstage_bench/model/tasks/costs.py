@@ -69,7 +69,7 @@ class Costs:
     wait : float
         From an event's last signal to the start of a task that waits for it.
     fetch : bool
-        Whether a role fetches its next task through the SM's memory pipeline, behind all stores that the SM has outstanding: the replay does.
+        Whether a role fetches its next task through the SM's memory pipeline, behind all that the SM has outstanding: the replay does.
     stores, store_cycles : tuple of float
         Warp-stores per warp, ascending, and what issuing them costs one SM alone with `STORE_WARPS` warps; empty: the issue law holds.
     link : float
