@@ -24,7 +24,9 @@ static __device__ __forceinline__ void report_stored(u32 base, u32 warp, u32 lan
 static __device__ __forceinline__ u32 tiles_stored(u32 base, u32 lane) {
   u32 mine = 0xffffffffu;
   if (lane < CONSUMER_WARPS) asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(mine) : "r"(base + STORED_AT + 4 * lane) : "memory");
-  return __reduce_min_sync(0xffffffffu, mine);
+  const u32 least = __reduce_min_sync(0xffffffffu, mine);
+  __syncwarp();  // what each lane has acquired comes before the release of one
+  return least;
 }
 
 static __device__ __forceinline__ void publish_tile(const AttentionPlan &plan, u32 word) {
@@ -64,7 +66,7 @@ static __device__ void publish(const AttentionPlan &plan, u32 base, u32 lane, u3
   while (published < count && !late) {
     const u32 stored = XSTAGE_FLAGS == XSTAGE_FLAGS_END ? (tiles_stored(base, lane) == count ? count : published) : tiles_stored(base, lane);
     if (stored == published) {
-      late = global_timer_ns() > give_up;
+      late = __any_sync(0xffffffffu, global_timer_ns() > give_up);
       __nanosleep(250);
       continue;
     }
@@ -75,8 +77,6 @@ static __device__ void publish(const AttentionPlan &plan, u32 base, u32 lane, u3
     }
     published = stored;
   }
-  if (XSTAGE_FLAGS == XSTAGE_FLAGS_END && !late && lane < plan.owners && plan.flags[lane]) {
-    __syncwarp(__activemask());
-    flag_add((u32 *)plan.flags[lane]);
-  }
+  __syncwarp();  // the release before the flags of other lanes
+  if (XSTAGE_FLAGS == XSTAGE_FLAGS_END && !late && lane < plan.owners && plan.flags[lane]) flag_add((u32 *)plan.flags[lane]);
 }

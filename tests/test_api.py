@@ -20,6 +20,10 @@ RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
 
 #: As `inspect.signature` writes them, annotations and all.
 FUNCTIONS = {
+    "advise": "(model: 'Model', what: 'TaskSchedule | Job', *, pair: 'str | None' = None, sm_clock_mhz: 'float | None' = None, "
+    "splitting: 'bool' = True) -> 'TaskAdvice | JobAdvice'",
+    "save_schedules": "(path: 'str | PathLike[str]', schedules: 'Sequence[Schedule]') -> 'None'",
+    "save_tasks": "(path: 'str | PathLike[str]', schedules: 'Sequence[TaskSchedule]') -> 'None'",
     "include_dir": "() -> 'Path'",
     "load_model": "(path: 'str | PathLike[str]') -> 'Model'",
     "load_schedules": "(path: 'str | PathLike[str]') -> 'list[Schedule]'",
@@ -34,6 +38,7 @@ FUNCTIONS = {
 }
 #: Fields of the public dataclasses in order; those with a default are marked.
 CLASSES = {
+    "Job": "bytes tile_ns tiles quiet_tile_ns= quiet_tiles= waves= producers= warps= with_stores_ns= both_ways= pair= flavour=",
     "Burst": "bytes gap_cycles= start_ns=",
     "Schedule": "bursts producers warps= source= destination= start= flavour= layout= completion=",
     "Stage": "pair flavour layout producers warps warp_store_bytes sm_clock_mhz bytes t0_cycles drain_gb_per_s capacity_bytes limited_by "
@@ -128,5 +133,10 @@ def test_predict_takes_bursts_and_tasks() -> None:
     found = xstage_bench.predict(model, tasks)
     assert isinstance(found, xstage_bench.TaskPrediction)
     assert found.total_ns > found.without_stores_ns > 4500
+    job = xstage_bench.Job(bytes=32768, tile_ns=4500, tiles=4, quiet_tile_ns=9000, quiet_tiles=4, waves=2)
+    advice = xstage_bench.advise(model, job)
+    assert isinstance(advice, xstage_bench.JobAdvice)
+    assert isinstance(advice.tasks, xstage_bench.TaskAdvice)
+    assert advice.tasks.gain >= 1
     with pytest.raises(xstage_bench.XStageError, match="133 producers asked for"):
         xstage_bench.predict(model, xstage_bench.Schedule((xstage_bench.Burst(512),), 133))

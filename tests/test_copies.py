@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from xstage_bench.device import Execution, Gpu, Node
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.errors import DataError
 from xstage_bench.record.json_file import write_json
+from xstage_bench.report_tables import copies_table
 from xstage_bench.trace import Trace
 
 SMIDS = tuple(range(132))
@@ -79,6 +81,19 @@ def test_the_document_is_read_back_strictly(tmp_path: Path) -> None:
     (tmp_path / copies.COPIES_NAME).write_text(json.dumps({"schema_version": 99, "rows": []}))
     with pytest.raises(DataError, match="99"):
         copies.load_copies(tmp_path)
+
+
+def test_the_report_shows_them_beside_the_line_rate() -> None:
+    rows = [copies.summarise("0>1", what, [[396.0, 397.0], [396.4]], 478.0) for what in ("copy_engine", "st.v4")]
+    manifest: Any = SimpleNamespace(node=SimpleNamespace(line_rate_gb_per_s=478.0))
+    shown = copies_table([*rows, copies.summarise("1>0", "st.v2", [], 478.0)], manifest)
+    assert shown is not None
+    assert [row[1] for row in shown.rows] == ["copy engine", "st.v4", "st.v2"]
+    assert shown.rows[0][2].startswith("396.4 ±")
+    assert shown.rows[0][3] == "82.9 %"
+    assert "no valid samples" in shown.rows[2][2]
+    assert "478 GB/s" in shown.note
+    assert copies_table([], manifest) is None
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -24,7 +24,10 @@ def test_a_healthy_node(fake_nvml):
     findings = findings_of(fake_nvml())
     assert {f.status for f in findings} == {"ok"}
     assert can_measure(findings)
-    assert any("18 of 18 NVLinks are up, 478 GB/s" in f.detail for f in findings)
+    assert any("18 of 18 NVLinks are up, NVLink 4.0, 478 GB/s" in f.detail for f in findings)
+    checks = [f.check for f in findings]
+    assert len(set(checks)) == len(checks), "one line for each question"
+    assert {f"GPU {i}{what}" for i in (0, 1) for what in ("", " modes", " links", " users", " clocks")} < set(checks)
 
 
 def test_no_gpu_is_waived_and_not_passed(fake_nvml):
@@ -51,7 +54,7 @@ def test_dead_links_fail_and_a_single_one_warns(fake_nvml):
     nvml.gpus[0]["links"]["down"] = [3]
     findings = findings_of(nvml)
     assert can_measure(findings)
-    assert [f.detail for f in findings if f.status == "warn"] == ["17 of 18 NVLinks are up"]
+    assert [f.detail for f in findings if f.status == "warn"] == ["17 of 18 NVLinks are up (down: 3)"]
     nvml.gpus[0]["links"]["down"] = list(range(18))
     assert not can_measure(findings_of(nvml))
 

@@ -25,7 +25,7 @@ def test_the_facts_of_a_node(fake_nvml):
     assert first["clock_event_reasons"] == ["gpu_idle"]
     assert len(first["links"]) == 18
     assert first["links"][3] == {
-        "link": 3, "active": True, "version": 4, "remote_type": "switch", "remote_pci_address": "0000:05:00.0",
+        "link": 3, "active": True, "version": 6, "remote_type": "switch", "remote_pci_address": "0000:05:00.0",
         "gb_per_s": 26.562, "errors": {"replay": 0, "recovery": 0, "crc": 0},
     }  # fmt: skip
     assert "unavailable" not in first

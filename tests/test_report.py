@@ -118,7 +118,7 @@ def test_page_loads_nothing_and_runs_nothing(html: str) -> None:
         for name, value in attributes.items():
             assert not name.startswith("on")
             if name in ("src", "href", "srcset", "data", "action"):
-                assert value.startswith("data:image/"), (tag, value[:60])
+                assert value.startswith("data:image/" if tag != "a" else "#"), (tag, value[:60])
     assert not re.search(r"https?:|url\(|@import", html)
     assert len(html.encode()) < 3_000_000
 
@@ -201,7 +201,7 @@ def test_warnings_stand_at_the_top(small: tuple[Any, Any], no_figures: None) -> 
     bad = changed(run, complete=False, link_error_deltas={"GPU-1": {"replay": 3, "recovery": 0, "crc": None}})
     empty = dataclasses.replace(model, pairs=[])
     text = Page(report.render_report(bad, empty, None)).text
-    head = text[: text.index("Figures")]
+    head = text[: text.index("Figures", text.index("Provenance"))]  # the first Figures is in the table of contents
     for words in ("incomplete", "replay by 3", "No drain rate could be determined", "There is no validation"):
         assert words in head
 

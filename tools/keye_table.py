@@ -8,7 +8,6 @@ forms: a phase whose schedule was replayed gets its measured times beside, all o
 
 from __future__ import annotations
 
-import json
 import sys
 from itertools import product
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from xstage_bench.model.document import load_model
 from xstage_bench.record.json_file import write_json
+from xstage_bench.replay_document import read_replay
 from xstage_bench.workloads.predict import WorkloadPrediction, predict_workload
 
 CASES = (("prefill", 8192), ("prefill", 32768), ("prefill", 131072), ("prefill", 262144), ("decode", 131072))
@@ -36,7 +36,7 @@ that were replayed ({n} schedules in all) have their measured times.
 
 def measured_ns(replay: Path) -> dict[str, tuple[float, float]]:
     """Total and no-store time of each replayed schedule, ns, by its key."""
-    rows = json.loads(replay.read_text())["rows"]
+    rows = read_replay(replay)["rows"]
     return {r["key"]: (r["total_us"]["value"] * 1e3, r["no_store_us"]["value"] * 1e3) for r in rows if r["total_us"]["value"] is not None}
 
 

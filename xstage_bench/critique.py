@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xstage_bench.doctor import Finding
+from xstage_bench.finding import Finding, Status
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.headline import free_entry, headline_entry
 from xstage_bench.model.resample import MIN_PROCESSES
@@ -153,8 +153,8 @@ def _drift(samples: pd.DataFrame) -> Finding:
     detail = f"the sentinel changed by at most {100 * worst:+.2f} % within a process{where}"
     if abs(worst) <= DRIFT:
         return Finding("drift", "ok", detail)
-    status = "fail" if abs(worst) > GREAT_DRIFT else "warn"
-    return Finding("drift", status, detail, "let the node reach a steady temperature, and measure again")  # type: ignore[arg-type]
+    status: Status = "fail" if abs(worst) > GREAT_DRIFT else "warn"
+    return Finding("drift", status, detail, "let the node reach a steady temperature, and measure again")
 
 
 def _clock(valid: pd.DataFrame) -> Finding:

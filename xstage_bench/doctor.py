@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
-from xstage_bench.topology import Topology
+from xstage_bench.finding import Finding
+from xstage_bench.links import GENERATIONS
+from xstage_bench.topology import Topology, TopologyGpu
 
-Status = Literal["ok", "warn", "fail", "waived"]
 #: Lowest driver of each CUDA extra.
 EXTRAS: tuple[tuple[int, str], ...] = ((580, "cuda13"), (525, "cuda12"))
 _SLOWDOWNS = {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One check: what was looked at, how it stands, what was seen, and what to do about it."""
-
-    check: str
-    status: Status
-    detail: str
-    hint: str | None = None
 
 
 def cuda_extra(driver: str | None) -> str | None:
@@ -55,16 +45,18 @@ def examine(topology: Topology, environment: Mapping[str, Any], *, has_cupy: boo
     list of Finding
         ``fail`` and ``waived`` mean that no GPU pair can be measured; ``warn`` that a number may be worse than it could be.
     """
-    findings = [_driver(topology, environment)]
+    findings = [_driver(topology, environment), *_shown(topology, environment)]
     if not topology.gpus:
         return findings
     findings += [_cupy(environment, find_spec("cupy") is not None if has_cupy is None else has_cupy), _pairs(topology)]
     findings += [Finding("visible GPUs", "warn", note) for note in topology.notes]
     visible = [gpu for gpu in environment["gpus"] if gpu.get("index") is not None]
+    by_uuid = {facts.get("uuid"): facts for facts in visible}
     for gpu in topology.gpus:
-        findings.append(_links(gpu.index, gpu.links_active, gpu.links_expected, gpu.refusal, gpu.line_rate_gb_per_s))
+        facts = by_uuid.get(gpu.uuid, {})
+        findings += [_identity(gpu, facts), _modes(gpu, facts), _links(gpu, facts)]
     for facts in visible:
-        findings += [*_others(facts), *_clocks(facts), *_errors(facts)]
+        findings += [_others(facts), _clocks(facts), *_errors(facts)]
     return findings
 
 
@@ -87,10 +79,16 @@ def _driver(topology: Topology, environment: Mapping[str, Any]) -> Finding:
 
 
 def _cupy(environment: Mapping[str, Any], present: bool) -> Finding:
+    driver = environment["nvml"]["driver"]
+    extra = cuda_extra(driver) or EXTRAS[-1][1]
     if present:
         versions = {name: environment["versions"].get(name) for name in ("cupy-cuda13x", "cupy-cuda12x")}
-        return Finding("cupy", "ok", next((f"{name} {version}" for name, version in versions.items() if version), "installed"))
-    extra = cuda_extra(environment["nvml"]["driver"]) or EXTRAS[-1][1]
+        found = next((f"{name} {version}" for name, version in versions.items() if version), "installed")
+        if found.startswith("cupy-cuda13x") and extra == "cuda12":
+            return Finding(
+                "cupy", "fail", f"{found} needs driver {EXTRAS[0][0]}, and this is {driver}", f"pip install 'xstage-bench[{extra}]'"
+            )
+        return Finding("cupy", "ok", found)
     return Finding("cupy", "fail", "CuPy is not installed, and the cuda backend needs it", f"pip install 'xstage-bench[{extra}]'")
 
 
@@ -106,31 +104,72 @@ def _pairs(topology: Topology) -> Finding:
     return Finding("pairs", "ok", f"{len(usable)} ordered pairs are usable")
 
 
-def _links(index: int, active: int, expected: int, refusal: str | None, rate: float | None) -> Finding:
-    check = f"GPU {index} links"
-    if refusal is not None:
-        return Finding(check, "warn", refusal)
-    if not expected:
+def _shown(topology: Topology, environment: Mapping[str, Any]) -> list[Finding]:
+    """Say which GPUs a process is shown, where that was restricted: NVML ignores it, CUDA does not."""
+    variables = {n: v for n, v in environment["variables"].items() if n in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") and v is not None}
+    hidden = sum(1 for gpu in environment["gpus"] if gpu.get("index") is None)
+    if not variables and not hidden:
+        return []
+    words = ", ".join(f"{name}={value}" for name, value in variables.items()) or "CUDA itself"
+    return [Finding("visible devices", "ok", f"{words}: {len(topology.gpus)} GPU(s) shown, {hidden} hidden; numbers here are CUDA's")]
+
+
+def _identity(gpu: TopologyGpu, facts: Mapping[str, Any]) -> Finding:
+    """The join between NVML and CUDA, by UUID."""
+    check = f"GPU {gpu.index}"
+    detail = f"{gpu.name}, {gpu.uuid}, PCI {gpu.pci_address}, NVML's number {gpu.nvml_index}"
+    if not facts:
+        return Finding(check, "warn", f"{detail}: NVML's facts of it could not be joined", "run it again; nvidia-smi -L")
+    return Finding(check, "ok", detail)
+
+
+def _modes(gpu: TopologyGpu, facts: Mapping[str, Any]) -> Finding:
+    """MIG, confidential computing and the fabric: each refuses peer stores where it is not as it should be."""
+    check = f"GPU {gpu.index} modes"
+    if gpu.refusal is not None:
+        return Finding(check, "warn", gpu.refusal, "xstage topo shows which pairs that costs")
+    words = {None: "unknown", True: "on", False: "off"}
+    return Finding(check, "ok", f"MIG {words[facts.get('mig')]}, ECC {words[facts.get('ecc')]}, fabric {facts.get('fabric') or 'unknown'}")
+
+
+def _links(gpu: TopologyGpu, facts: Mapping[str, Any]) -> Finding:
+    check = f"GPU {gpu.index} links"
+    if not gpu.links_expected:
         return Finding(check, "ok", "this card has no NVLink; its peers are reached over PCIe")
-    if active < expected:
-        detail = f"{active} of {expected} NVLinks are up"
-        return Finding(check, "warn", detail, "nvidia-smi nvlink -s (numbers will be those of the links left)")
-    return Finding(check, "ok", f"{active} of {expected} NVLinks are up" + (f", {rate:.0f} GB/s in each direction" if rate else ""))
+    up = f"{gpu.links_active} of {gpu.links_expected} NVLinks are up"
+    if gpu.links_active < gpu.links_expected:
+        down = [str(link["link"]) for link in facts.get("links", ()) if not link["active"]]
+        return Finding(
+            check, "warn", up + (f" (down: {', '.join(down)})" if down else ""), "nvidia-smi nvlink -s; numbers are of the links left"
+        )
+    numbers = sorted({link["version"] for link in facts.get("links", ()) if link.get("version") is not None})
+    versions = [GENERATIONS.get(number, f"generation {number}") for number in numbers]
+    generation = f", NVLink {'/'.join(versions)}" if versions else ""
+    rate = f", {gpu.line_rate_gb_per_s:.0f} GB/s in each direction" if gpu.line_rate_gb_per_s else ""
+    return Finding(check, "ok", up + generation + rate)
 
 
-def _others(gpu: Mapping[str, Any]) -> list[Finding]:
+def _others(gpu: Mapping[str, Any]) -> Finding:
+    check = f"GPU {gpu['index']} users"
     others = gpu.get("other_processes")
+    if others is None:
+        return Finding(check, "ok", "the driver does not say who else uses this GPU")
     if not others:
-        return []
+        return Finding(check, "ok", "no other process uses this GPU")
     pids = ", ".join(str(p["pid"]) for p in others[:5])
-    return [Finding(f"GPU {gpu['index']} users", "warn", f"{len(others)} other process(es) use this GPU: {pids}", "wait until they end")]
+    return Finding(check, "warn", f"{len(others)} other process(es) use this GPU: {pids}", "wait until they end")
 
 
-def _clocks(gpu: Mapping[str, Any]) -> list[Finding]:
-    slow = [reason for reason in gpu.get("clock_event_reasons") or () if reason in _SLOWDOWNS]
-    if not slow:
-        return []
-    return [Finding(f"GPU {gpu['index']} clocks", "warn", f"held down by {', '.join(slow)}", "nvidia-smi -q -d PERFORMANCE")]
+def _clocks(gpu: Mapping[str, Any]) -> Finding:
+    check = f"GPU {gpu['index']} clocks"
+    reasons = gpu.get("clock_event_reasons")
+    slow = [reason for reason in reasons or () if reason in _SLOWDOWNS]
+    now = f"SM {gpu.get('sm_clock_mhz') or '?'} of {gpu.get('sm_clock_max_mhz') or '?'} MHz"
+    if slow:
+        return Finding(check, "warn", f"{now}, held down by {', '.join(slow)}", "nvidia-smi -q -d PERFORMANCE")
+    return Finding(
+        check, "ok", f"{now}, {', '.join(reasons) if reasons else 'nothing holds it down' if reasons == [] else 'reasons unknown'}"
+    )
 
 
 def _errors(gpu: Mapping[str, Any]) -> list[Finding]:

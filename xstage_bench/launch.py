@@ -31,7 +31,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStatus:
-    """``ranks/rank-NNNN.json``: how one rank ended. `run` is its run folder's name, null for a spare rank of a host that another profiled."""
+    """``ranks/rank-NNNN.json``: how one rank ended. `run` is its run folder, null for a spare rank of a host that another profiled."""
 
     schema_version: int = SCHEMA_VERSION
     job: str

@@ -17,6 +17,8 @@ from xstage_bench.flavour import Flavour
 from xstage_bench.probe import Probe, Sweep, load_probes
 from xstage_bench.schedule import HOST, Schedule
 
+#: Of every GPU: the destination window of 64 MiB, two sets of buffers, time lines. CUDA itself takes some 0.5 GB beside it.
+DEVICE_BYTES = 166_000_000
 PROCESSES = 3  # fresh processes and allocations: the spread between them is part of every interval
 REPETITIONS, QUICK_REPETITIONS = 21, 9
 
@@ -116,6 +118,11 @@ class Plan:
         device = sum(self.executions((i,)) * _device_s(i.schedule) for i in items) if kind == "cuda" else 0.0
         return device + self.executions(items) * _OVERHEAD_S[kind]
 
+    def kernels(self) -> list[str]:
+        """Name the variants of the instrument that would be compiled and loaded before anything is timed."""
+        planned = {(i.schedule.flavour, i.schedule.layout, i.schedule.completion, i.timeline) for p in self.pairs.values() for i in p}
+        return [f"{flavour}, {form}, {after}{', stamping every store' if line else ''}" for flavour, form, after, line in sorted(planned)]
+
     def summary(self) -> dict[str, Any]:
         """Return what would run and about how long, as plain data."""
         probes: dict[str, dict[str, Any]] = {}
@@ -127,6 +134,8 @@ class Plan:
                 row["executions"] += self.executions(mine)
                 row["seconds"] = round(row["seconds"] + self.estimate_s(mine), 1)
         return {
+            "kernels": self.kernels(),
+            "device_bytes_per_gpu": DEVICE_BYTES if self.backend_kind == "cuda" else None,
             "pairs": [f"{a}>{b}" for a, b in self.pairs],
             "processes": self.processes,
             "probes": probes,

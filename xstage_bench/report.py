@@ -24,6 +24,7 @@ from xstage_bench.report_tables import (
     verdict_table,
 )
 from xstage_bench.schedule import HOST
+from xstage_bench.yardstick import marks
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model, Validation
@@ -79,6 +80,7 @@ def render_report(
         notes=[*manifest.notes, *model.notes],
         verdict=verdict_table(model, manifest),
         yardsticks=copies_table(load_copies(run.folder), manifest),
+        scale=scale(model, manifest),
         statuses=status_table(run.samples()),
         parameters=parameter_tables(model),
         validations=validation_tables(validation),
@@ -110,6 +112,31 @@ def verdict_sentences(model: Model, manifest: Manifest) -> list[str]:
     if len(found) > 4:
         found[4:] = [f"{len(found) - 4} more pairs: see the table."]
     return found
+
+
+def scale(model: Model, manifest: Manifest) -> dict[str, Any]:
+    """Return how good the slowest pair is: its rate beside the link, the payload limit, the datasheet, the copy engine, a reference."""
+    pairs = [p for p in model.pairs if not p.is_local and p.pair not in manifest.failed_pairs and not p.pair.endswith(f">{HOST}")]
+    scales = {p.pair: found for p in pairs if (found := marks(p, manifest))}
+    if not scales:
+        return {"marks": []}
+
+    def achieved(pair: str) -> float:
+        return next(m.gb_per_s for m in scales[pair] if m.name == "achieved")
+
+    slowest = min(scales, key=achieved)
+    found, rate = scales[slowest], achieved(slowest)
+    longest = max(m.gb_per_s for m in found)
+    shares = [f"{percent(rate / m.gb_per_s, 0)} of {m.name} ({number(m.gb_per_s)})" for m in found if m.name != "achieved"]
+    which = "Pair" if len(scales) == 1 else f"The slowest of {len(scales)} pairs,"
+    sentence = f"{which} {slowest.replace('>', ' → ')}: achieved {number(rate)} GB/s" + (f", {', '.join(shares)}." if shares else ".")
+    rows = [[m.name, number(m.gb_per_s), percent(rate / m.gb_per_s, 0), m.origin, m.meaning] for m in found]
+    return {
+        "marks": [{"name": m.name, "rate": number(m.gb_per_s), "width": f"{100 * m.gb_per_s / longest:.1f}%"} for m in found],
+        "sentence": sentence,
+        "alternative": f"Bars of the rates in the table below: {sentence}",
+        "table": Table("Achieved over what the link could give", ["rate", "GB/s", "achieved / it", "origin", "meaning"], rows),
+    }
 
 
 def warnings(model: Model, validation: Validation | None, manifest: Manifest) -> list[str]:

@@ -107,4 +107,4 @@ def test_doctor_without_gpus_is_waived(xstage):
     if document["environment"]["gpus"]:
         pytest.skip("this machine has GPUs")
     assert done.code == 3
-    assert [f["status"] for f in document["findings"]] == ["waived"]
+    assert [f["status"] for f in document["findings"] if f["check"] != "disk"] == ["waived"]

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
-from xstage_bench.cli.options import common
+from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import Output, findings_text
 
 WAIVED = 3
 
 
 @click.command("doctor", short_help="Check this machine.")
+@click.option("--out", "folder", type=FILE, default=Path(), metavar="DIR", help="Where the run would go: is there room?")
 @common
-def command(out: Output) -> int:
+def command(out: Output, folder: Path) -> int:
     """Check whether this machine's GPUs can be measured, and what would spoil a number.
 
     Exit 0 when a pair of GPUs can be measured, with warnings or without; 3 when none can.
     """
     from xstage_bench.doctor import can_measure, examine
+    from xstage_bench.doctor_host import examine_host
     from xstage_bench.environment import snapshot
+    from xstage_bench.host import read_host
     from xstage_bench.topology import read_topology
 
     environment = snapshot()
-    findings = examine(read_topology(), environment)
+    topology = read_topology()
+    host = read_host(folder)
+    findings = [*examine(topology, environment), *examine_host(host, environment, len(topology.usable_pairs()))]
     measurable = can_measure(findings)
     verdict = "A pair of GPUs can be measured here." if measurable else "No pair of GPUs can be measured here."
-    document = {"measurable": measurable, "findings": [asdict(f) for f in findings], "environment": environment}
+    document = {"measurable": measurable, "findings": [asdict(f) for f in findings], "environment": environment, "host": asdict(host)}
     out.result(document, f"{findings_text(findings)}\n{verdict}")
     return 0 if measurable else WAIVED

@@ -34,6 +34,7 @@ VERBS: dict[str, str] = {
     "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
     "compare": "Compare two fitted runs, or one with a shipped node: same, better, worse or undetermined.",
     "import": "Import the time stamps of a kernel of your own as a schedule and a run folder.",
+    "explain": "Say what a column, key or warning means.",
     "fleet": "Rank the runs of many nodes, and name what stands out.",
 }
 INTERRUPTED = 128 + signal.SIGINT

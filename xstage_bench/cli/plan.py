@@ -34,4 +34,7 @@ def _text(summary: dict[str, Any]) -> str:
     rows = [[name, p["schedules"], p["executions"], f"{p['seconds']:.1f}", p["title"]] for name, p in summary["probes"].items()]
     rows.append(["all", summary["schedules"], summary["executions"], f"{summary['seconds']:.1f}", "with starting the processes"])
     head = f"pairs {', '.join(summary['pairs']) or 'none'}; {summary['processes']} fresh processes"
-    return f"{head}\n\n{table(['probe', 'schedules', 'executions', 'seconds', 'what it measures'], rows)}"
+    if summary["device_bytes_per_gpu"] is not None:
+        head += f"; {summary['device_bytes_per_gpu'] / 1e6:.0f} MB of each GPU"
+    kernels = "\n".join(f"  {kernel}" for kernel in summary["kernels"])
+    return f"{head}\n\n{table(['probe', 'schedules', 'executions', 'seconds', 'what it measures'], rows)}\n\nkernels:\n{kernels}"

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from xstage_bench.topology import Topology
 
 WAIVED = 3
+_LEGEND = (
+    "Row stores to column. NV# = that many NVLinks, PCIe = peer access over PCIe, peer = a simulated or recorded pair, none = no path;",
+    "! = the pair cannot be measured, for the reason below. Every other pair is measured in both directions.",
+)
 
 
 @click.command("topo", short_help="Show GPUs, links and usable pairs.")
@@ -54,6 +58,8 @@ def _show(out: Output, name: str, node: Topology, *, simulated: bool) -> None:
         lines += ["", table(["GPU", "name", "links", "GB/s", "PCI", "UUID"], rows)]
         grid = [[str(g.index), *cells] for g, cells in zip(node.gpus, matrix(node), strict=True)]
         lines += ["", table(["from\\to", *(str(g.index) for g in node.gpus)], grid)]
+    if len(node.gpus) > 1:
+        lines += ["", *_LEGEND]
     lines += [f"{c.source}>{c.destination} cannot be measured: {c.reason}" for c in node.connections if not c.usable]
     lines += [f"note: {note}" for note in node.notes]
     if not node.usable_pairs():

@@ -24,6 +24,7 @@ _WARP_STORE_BYTES = 512
 #: computed, and only the one after that needs the place: two roles in turn; but an operation that finds the engine's queue full waits like
 #: a store. The two forms bound it.
 FORMS: dict[Store, tuple[Form, ...]] = {"st.v4": ("single",), "bulk": ("ping_pong", "single")}
+_COMPUTE = "mma"  # whose costs of tasks hold: the kernel computes on tensor cores
 _WARPS: dict[Form, int] = {"single": 8, "ping_pong": 4}
 
 
@@ -171,7 +172,7 @@ def forecast(
             schedules.append(tasks_of(problem, builds[store], form, order, 0, min(ctas, order.size), times[store], sm_clock_mhz))
             keys.append((store, name))
     both = [s for schedule in schedules for s in (schedule, schedule.local())]
-    predicted = predict_tasks_all(model, both, sm_clock_mhz=sm_clock_mhz, compiled=False)
+    predicted = predict_tasks_all(model, both, sm_clock_mhz=sm_clock_mhz, compute=_COMPUTE, compiled=False)
     residuals: dict[tuple[Store, str], list[float]] = {}
     stalls: dict[tuple[Store, str], list[float]] = {}
     for key, sent, kept in zip(keys, predicted[::2], predicted[1::2], strict=True):
@@ -186,8 +187,21 @@ def forecast(
     return sorted(found, key=lambda f: f.fused_us)
 
 
+def drain_us(model: Model, tasks: TaskSchedule) -> float:
+    """Return how long the link needs for all that a rank sends: what any way costs at least that begins when the attention has ended."""
+    from xstage_bench.model.node.entry import model_of
+    from xstage_bench.model.tasks.costs import costs_of, find_costs, reference_costs
+    from xstage_bench.model.tasks.predict import node_of
+
+    costs = find_costs(model.tasks, _COMPUTE) or reference_costs(_COMPUTE)
+    link = model_of(node_of(model, tasks)).link_gb_per_s * costs_of(costs, tasks).link
+    return tasks.volume_bytes / link / 1e3
+
+
 def add_forecasts(document: dict[str, Any], model: Model) -> None:
-    """Give every row of a document of `ulysses.run` its ``forecast``: every way to store and order, best first, as plain data."""
+    """Give every row of a document of `ulysses.run` its ``forecast``, every way to store and order, best first, and what the least is
+    that doing the All-to-All afterwards costs, ``predicted_serial_us``; plain data.
+    """
     for row in document["rows"]:
         problem = Problem(row["heads"], row["kv_heads"], row["head_dim"], row["seq"], row["sp"], row["shape"])
         builds = {store: Build(**fields) for store, fields in row["builds"].items()}
@@ -200,4 +214,7 @@ def add_forecasts(document: dict[str, Any], model: Model) -> None:
         times = {store: TileTimes(**facts["compute"]) for store, facts in row["tiles"].items()}
         alone = {store: row["times_us"][alone_of(store)]["value"] for store in builds}
         clock = max((gpu["sm_clock_mhz"] or 0 for gpu in row["clocks"] or ()), default=0) or model.sm_clock_mhz
+        store, name = next(iter(orders))
+        first = tasks_of(problem, builds[store], FORMS[store][0], orders[store, name], 0, row["sms"], times[store], clock)
+        row["predicted_serial_us"] = min(alone.values()) + drain_us(model, first)
         row["forecast"] = [asdict(f) for f in forecast(model, problem, builds, orders, alone, times, ctas=row["sms"], sm_clock_mhz=clock)]

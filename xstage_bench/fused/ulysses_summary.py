@@ -60,6 +60,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "fused_us": times[name],
         "fused_visible_us": times.get(f"fused {store} {FLAGGED} {VISIBLE}"),
         "predicted_fused_us": predicted["fused_us"] if predicted else None,
+        "predicted_serial_us": row.get("predicted_serial_us"),
         "fused": name,
         "alone": alone,
         "fused_over_alone": _paired(row, lambda t: t[name] / t[alone]),

@@ -51,6 +51,8 @@ class Pass:
         Of one rank in one chunk.
     chunks : int
         Such chunks in the pass; 1 when decoding.
+    attention_flops_per_sm : float
+        FLOP/s of the attention's tiles, always bf16.
     """
 
     mode: Mode
@@ -59,9 +61,17 @@ class Pass:
     dtype: str
     tokens: int
     chunks: int
+    attention_flops_per_sm: float
 
 
-def plan_pass(mode: Mode, layout: Layout, context: int, dtype: str, tokens_per_rank: int | None = None) -> Pass:
+def plan_pass(
+    mode: Mode,
+    layout: Layout,
+    context: int,
+    dtype: str,
+    tokens_per_rank: int | None = None,
+    attention_flops_per_sm: float | None = None,
+) -> Pass:
     """Check the layout and cut the pass into chunks.
 
     Parameters
@@ -73,6 +83,8 @@ def plan_pass(mode: Mode, layout: Layout, context: int, dtype: str, tokens_per_r
     dtype : {'bf16', 'fp8'}
     tokens_per_rank : int, optional
         Decoding: sequences of each rank; else at most this many tokens of a rank in a chunk.
+    attention_flops_per_sm : float, optional
+        FLOP/s; default: `rates.tensor_core_rate`.
 
     Raises
     ------
@@ -88,11 +100,12 @@ def plan_pass(mode: Mode, layout: Layout, context: int, dtype: str, tokens_per_r
     check_layout(layout)
     if tokens_per_rank is not None and tokens_per_rank < 1:
         raise UsageError(f"{tokens_per_rank} tokens per rank", "at least one")
+    rate = tensor_core_rate("bf16", "attention").flops_per_sm if attention_flops_per_sm is None else attention_flops_per_sm
     if mode == "decode":
-        return Pass(mode, layout, context, dtype, tokens_per_rank or serving["decode_tokens_per_rank"], 1)
+        return Pass(mode, layout, context, dtype, tokens_per_rank or serving["decode_tokens_per_rank"], 1, rate)
     mine = math.ceil(context / layout.heads_ways)
     chunks = math.ceil(mine / (tokens_per_rank or serving["chunk_tokens"]))
-    return Pass(mode, layout, context, dtype, math.ceil(mine / chunks), chunks)
+    return Pass(mode, layout, context, dtype, math.ceil(mine / chunks), chunks, rate)
 
 
 def check_layout(layout: Layout) -> None:
@@ -200,8 +213,7 @@ def _attention(plan: Pass) -> Phase:
 def _attention_tile_ns(plan: Pass, group: int, share: float) -> tuple[float, str]:
     """Time of one tile: dense with a mask, or over the selected tokens, which each query reads for itself; the faster of the two."""
     c, selected = configuration()["language"], configuration()["sparse_attention"]["selected"]
-    rate = tensor_core_rate("bf16", "attention").flops_per_sm
-    decoding = plan.mode == "decode"
+    rate, decoding = plan.attention_flops_per_sm, plan.mode == "decode"
     kept = min(float(selected), plan.context) if decoding else _mean_selected(plan.context, selected)
     key_flops = 4 * max(64, group * share * c["heads"] // c["kv_heads"]) * c["head_dim"]  # a tensor-core tile has 64 rows at least
     read_ns = group * kept * 2 * c["head_dim"] * ELEMENT_BYTES["bf16"] / (memory_rates()["hbm" if decoding else "l2"].gb_per_s / SMS)

@@ -1,7 +1,8 @@
 """The schedules that judge the predictor and its advice on hardware: originals from the workloads, none chosen by looking at a result.
 
 Eight ranks are emulated for the sender on two GPUs: what seven other owners would get goes to the one peer. Every schedule is short, a few
-milliseconds at most, so that all of them can be repeated often, in turn, within a minute.
+milliseconds at most, so that all of them can be repeated often, in turn, within a minute. Attention is at the rate of GEMM tiles, as it was
+when the recorded replay was made.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from xstage_bench.workloads.attention import attention_tasks
 from xstage_bench.workloads.keye import keye_phases, plan_pass
 from xstage_bench.workloads.moe import even_blocks, moe_tasks, tasks_of_blocks
 from xstage_bench.workloads.phases import Layout, Mode
+from xstage_bench.workloads.rates import tensor_core_rate
 from xstage_bench.workloads.shapes import moe_shape
 
 #: Storing phases of Keye-VL-2.0 beside its experts, which the MoE rows have; decoding has its own experts.
 _KEYE = ("qkv", "select", "attention", "reshard", "output", "feedback")
 _DECODE = ("select", "experts")
 _MAX_TASKS = 8000
-#: Behind the name of a schedule: its advised form.
-ADVISED = "-advised"
 
 
 def replay_schedules() -> list[TaskSchedule]:
@@ -62,11 +62,13 @@ def _layouts() -> Iterator[TaskSchedule]:
     """Other degrees, routings and orders."""
     keye = "keye-vl-2"
     for ep, dtype in product((2, 4), ("bf16", "fp8")):
-        yield moe_tasks(keye, tokens_per_rank=2048, ep=ep, dtype=dtype)
+        for tokens in (1024, 2048):
+            yield moe_tasks(keye, tokens_per_rank=tokens, ep=ep, dtype=dtype)
         yield moe_tasks("qwen3.5-35b", tokens_per_rank=1024, ep=ep, dtype=dtype)
     for dtype in ("bf16", "fp8"):
         yield moe_tasks(keye, tokens_per_rank=1024, ep=8, dtype=dtype, order="serial")
         yield moe_tasks(keye, tokens_per_rank=1024, ep=8, dtype=dtype, routing="skewed", name=f"{keye}-{dtype}-wave-ep8-1024-skewed")
+        yield moe_tasks(keye, tokens_per_rank=64, ep=8, dtype=dtype, name=f"{keye}-{dtype}-wave-ep8-64-decode")
 
 
 def _wide_rows() -> Iterator[TaskSchedule]:
@@ -98,6 +100,7 @@ def _skeletons() -> Iterator[TaskSchedule]:
 def _keye() -> Iterator[TaskSchedule]:
     """Projections, selections, re-sharding and feedback of Keye-VL-2.0 under several layouts."""
     asked: tuple[tuple[Mode, Layout, int, str], ...] = (
+        ("prefill", Layout(8, 2), 8192, "bf16"),
         ("prefill", Layout(8, 4), 8192, "fp8"),
         ("prefill", Layout(8, 4), 32768, "bf16"),
         ("prefill", Layout(8, 8, replicate_kv=True), 32768, "fp8"),
@@ -107,7 +110,8 @@ def _keye() -> Iterator[TaskSchedule]:
         ("distill", Layout(8, 1), 2048, "fp8"),
     )
     for mode, layout, context, dtype in asked:
-        for phase in keye_phases(plan_pass(mode, layout, context, dtype)):
+        plan = plan_pass(mode, layout, context, dtype, attention_flops_per_sm=tensor_core_rate("bf16").flops_per_sm)
+        for phase in keye_phases(plan):
             if phase.tasks is not None and phase.name in (_DECODE if mode == "decode" else _KEYE):
                 yield _first(phase.tasks)
 
@@ -123,7 +127,7 @@ def _attention() -> Iterator[TaskSchedule]:
         ("cogvideox-5b", 8, "fp8", 4),
         ("wan-1.3b-480p", 4, "fp8", 2),
     ):
-        yield attention_tasks(shape, sp=sp, dtype=dtype, limit=limit)
+        yield attention_tasks(shape, sp=sp, dtype=dtype, limit=limit, flops_per_sm=tensor_core_rate(dtype).flops_per_sm)
 
 
 def _first(schedule: TaskSchedule) -> TaskSchedule:

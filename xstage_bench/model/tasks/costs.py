@@ -25,10 +25,6 @@ from xstage_bench.task_schedule import TaskSchedule
 REFERENCE = "reference/task-costs.json"
 #: Warps per role that the probe of `store_cycles.N` stores with.
 STORE_WARPS = 4
-#: What a role needs of its SM's memory pipeline before its next task, in warp-stores, while the other role's stores wait for room: six
-#: instructions on shared memory, each behind a store of the other role on each of four sub-partitions. One delay of a replayed time line
-#: shows it (24 of the SM's intervals between stores, docs/predict.md).
-FETCH_STORES = 24
 _STORE, _BOTH, _ONE = "store_cycles.", "drain_gb_per_s.both_ways", "drain_gb_per_s.one_way"
 
 
@@ -72,8 +68,8 @@ class Costs:
         A signal with nothing outstanding.
     wait : float
         From an event's last signal to the start of a task that waits for it.
-    fetch : float
-        Bytes that an SM must drain before a role has its next task while the other role's stores wait for room.
+    fetch : bool
+        Whether a role fetches its next task through the SM's memory pipeline, behind all stores that the SM has outstanding: the replay does.
     stores, store_cycles : tuple of float
         Warp-stores per warp, ascending, and what issuing them costs one SM alone with `STORE_WARPS` warps; empty: the issue law holds.
     link : float
@@ -85,7 +81,7 @@ class Costs:
     again: float = 0.0
     signal: float = 0.0
     wait: float = 0.0
-    fetch: float = 0.0
+    fetch: bool = False
     stores: tuple[float, ...] = ()
     store_cycles: tuple[float, ...] = ()
     link: float = 1.0
@@ -108,7 +104,7 @@ def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
         again=known.get("turn_cycles.single", 0.0),
         signal=known.get(f"signal_cycles.{schedule.publish}", 0.0),
         wait=known.get(f"event_cycles.{schedule.publish}", 0.0),
-        fetch=float(FETCH_STORES * schedule.warp_store_bytes) if known else 0.0,
+        fetch=bool(known),
         stores=tuple(n for n, _ in sizes),
         store_cycles=tuple(cycles for _, cycles in sizes),
         link=min(both, 1.0) if schedule.both_ways else 1.0,

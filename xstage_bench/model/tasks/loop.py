@@ -123,12 +123,12 @@ def start_tasks(w: Work, s: State, queue: Any, p: int) -> None:
 
 
 def look(w: Work, s: State, queue: Any, t: int) -> None:
-    """A task's role is free: it fetches the task, behind the other role's stores where those wait for room, then looks for its event."""
+    """A task's role is free: it fetches the task from shared memory, behind all stores that the SM has outstanding."""
     p = w.owner[t]
-    i = 2 * p + t % 2
     catch_up(w, s, p)
-    if w.fetch > 0.0 and s.pending[4 * p + 1 - i] >= 0.0:
-        s.fetching[i] = w.fetch
+    if w.fetch > 0 and s.out[p] > 0.0:
+        i = 2 * p + t % 2
+        s.fetching[i] = s.out[p]
         s.looker[i] = t
         aim(w, s, p)
     else:
@@ -291,8 +291,7 @@ def reached(w: Work, s: State, queue: Any, u: int) -> bool:
             if s.polling[i] >= 0.0 and s.polling[i] <= slack:
                 s.polling[i] = -1.0
                 polled(w, s, queue, s.looker[i])
-            # Nothing more is before it when the SM runs empty.
-            if s.fetching[i] >= 0.0 and (s.fetching[i] <= slack or s.out[p] <= slack):
+            if s.fetching[i] >= 0.0 and s.fetching[i] <= slack:
                 s.fetching[i] = -1.0
                 fetched(w, s, queue, s.looker[i])
         if s.pending[2 * p] < 0.0 and s.pending[2 * p + 1] < 0.0 and s.out[p] <= slack:

@@ -128,11 +128,24 @@ class TaskPrediction:
         """The part of the total time that is due to stores."""
         return self.total_ns - self.without_stores_ns
 
+    def document(self) -> dict[str, Any]:
+        """Return totals and tasks as plain values for JSON."""
+        totals = ("total_ns", "total_low_ns", "total_high_ns", "without_stores_ns", "stores_ns", "all_visible_ns")
+        return {
+            "task_schedule": self.schedule.key(),
+            "name": self.schedule.name,
+            "pair": self.pair,
+            "sm_clock_mhz": self.sm_clock_mhz,
+            **{name: getattr(self, name) for name in totals},
+            "notes": list(self.notes),
+            "tasks": self.rows(),
+        }
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict of plain numbers per task, ready for JSON or a table; None where a task has no such part."""
         s = self.schedule
         own = {name: getattr(s, name).tolist() for name in ("producer", "compute_cycles", "bytes", "remote_bytes", "waits_for", "signals")}
-        found = {name: [x if np.isfinite(x) else None for x in getattr(self, name).tolist()] for name in COLUMNS}
+        found = {name: [None if x != x else x for x in getattr(self, name).tolist()] for name in COLUMNS}  # NaN: no such part
         columns = {**own, **found}
         phase = s.phase.tolist()
         return [
@@ -202,7 +215,7 @@ def predict_tasks_all(
         costs = find_costs(model.tasks, compute)
     if costs is None:
         costs = reference_costs(compute)
-        notes.append(f"what a task costs beside its work was measured on {costs.gpu}, not on this node: xstage run --schedule measures it")
+        notes.append(f"what a task costs beside its work was measured on another {costs.gpu}, not on this node")
     return [_predict(node_of(model, s, pair), s, clock, costs, tuple(notes), fast) for s in schedules]
 
 

@@ -38,8 +38,8 @@ class Work(NamedTuple):
     turn, again, signal, wait, trip : float
         From one task's end of compute to the next one's start; from the end of a role's task to the start of its next; cost of a signal
         with nothing outstanding; from an event to the start of a task that waits for it, and the part of it that a look takes.
-    fetch : float
-        Bytes that an SM must drain before a role has its next task while the other role's stores wait for room.
+    fetch : int
+        1 where a role has to fetch its next task through the SM's memory pipeline.
     """
 
     first: Any
@@ -66,7 +66,7 @@ class Work(NamedTuple):
     signal: float
     wait: float
     trip: float
-    fetch: float
+    fetch: int
 
 
 class State(NamedTuple):

@@ -80,7 +80,7 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
         signal=costs.signal,
         wait=costs.wait,
         trip=costs.wait / 2,
-        fetch=costs.fetch,
+        fetch=int(costs.fetch),
     )
     missing = np.zeros(e)
     missing[: schedule.event_count] = schedule.signals_of_event
