@@ -95,11 +95,19 @@ static __device__ __forceinline__ u32 since(u64 now, u64 zero) {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short *producer_of, u32 sm_slots, char *destination, u32 window_bytes,
-             Stamp *results, Verdict *verdicts, u32 *timelines, Control *control, u32 lead_ns, u64 timeout_ns) {
+             Stamp *results, Verdict *verdicts, u32 *timelines, Control *control, u32 lead_ns, u64 timeout_ns
+#if XSTAGE_IS_TENSOR
+             ,
+             u64 tensor_map
+#endif
+) {
   extern __shared__ __align__(128) char memory[];
   Shared &s = *reinterpret_cast<Shared *>(memory);
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, smid = sm_id();
   u32 round = 0;
+#if XSTAGE_IS_TENSOR
+  const u64 map = tensor_map_ready(tensor_map);
+#endif
 
   for (u32 n = 0; n < item_count; ++n) {
     __syncthreads();  // nobody still reads the previous item
@@ -119,9 +127,9 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
 #endif
     const Pattern p = pattern_of(s.item.tag, s.producer, warp, lane);
 #if XSTAGE_IS_BULK
-    char *const source = memory + (sizeof(Shared) + 127) / 128 * 128 + warp * SOURCE_BYTES;  // as many warps as fit
-    if (storing) fill_source(source, s.item.tag, s.producer, warp, lane);
-    const u32 source_address = (u32)__cvta_generic_to_shared(source);
+    const u32 shared = (u32)__cvta_generic_to_shared(memory);
+    const u32 source_address = (shared + (u32)sizeof(Shared) + SOURCE_ALIGNMENT - 1) / SOURCE_ALIGNMENT * SOURCE_ALIGNMENT + warp * SOURCE_BYTES;
+    if (storing) fill_source(memory + (source_address - shared), s.item.tag, s.producer, warp, lane);  // as many warps as fit
 #endif
 
     // An isolated burst is a segment of its own; otherwise all bursts of the item are one segment.
@@ -164,7 +172,10 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
 #else
           u32 *timeline = nullptr;
 #endif
-#if XSTAGE_IS_BULK
+#if XSTAGE_IS_TENSOR
+          issue(map, (u32)((window - destination) / ARRAY_ROW_BYTES), window_bytes, warp, warps, burst.first_group, burst.stores, source_address,
+                lane, timeline, start, end);
+#elif XSTAGE_IS_BULK
           issue(window, window_bytes, warp, warps, burst.first_group, burst.stores, source_address, lane, timeline, start, end);
 #elif XSTAGE_SEGMENTS
           issue(window, window_bytes, warp, warps, burst.first_group, burst.stores, p, lane, timeline, start, end);

@@ -39,36 +39,12 @@ struct Shared {
 #endif
 };
 
-// All CTAs of all GPUs meet; the stage is empty here, every storing warp has fenced.
+// All CTAs of all GPUs meet.
 static __device__ bool meet(Shared &s, Control *control, Mail *const *mail, u32 rank, u32 ranks, u32 round, u64 &letters, u64 lead_ns, u64 timeout_ns,
                             Repetition *out) {
   __syncthreads();
   if (threadIdx.x == 0) {
-    volatile Control *c = control;
-    const u64 give_up = global_timer_ns() + timeout_ns;
-    bool ok = true;
-    __threadfence();
-    atomicAdd(&control->arrived, 1u);
-    if (blockIdx.x == 0) {
-      while (ok && c->arrived < (round + 1) * gridDim.x) ok = !c->abort && global_timer_ns() < give_up;
-      u64 start = 0;
-      if (ok && ranks == 1) start = global_timer_ns() + lead_ns;
-      else if (ok) ok = rank == 0 ? conduct(mail, ranks, round, letters, lead_ns, give_up, start, out) : follow(mail, rank, round, letters, give_up, start);
-      if (!ok) c->abort = 1;
-      c->start_ns = start;
-      __threadfence();
-      c->released = round + 1;
-    }
-    while (c->released < round + 1) {
-      if (c->abort || global_timer_ns() > give_up) {
-        c->abort = 1;
-        break;
-      }
-      __nanosleep(64);
-    }
-    __threadfence();
-    s.start_ns = c->start_ns;
-    s.run = !c->abort;
+    s.run = gather(control, mail, rank, ranks, round, letters, lead_ns, timeout_ns, out, s.start_ns);
     s.epoch = sm_clock();
   }
   __syncthreads();

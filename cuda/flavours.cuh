@@ -20,7 +20,9 @@
 #define XSTAGE_REDUCE 1
 #define XSTAGE_BULK 2
 #define XSTAGE_BULK_REDUCE 3
+#define XSTAGE_TENSOR 4
 #define XSTAGE_IS_BULK (XSTAGE_KIND >= XSTAGE_BULK)
+#define XSTAGE_IS_TENSOR (XSTAGE_KIND == XSTAGE_TENSOR)
 #define XSTAGE_REDUCES (XSTAGE_KIND == XSTAGE_REDUCE || XSTAGE_KIND == XSTAGE_BULK_REDUCE)
 
 #ifdef XSTAGE_OWN_FLAVOUR
@@ -76,6 +78,19 @@ static __device__ __forceinline__ void bulk_store(char *address, u32 source) {
 static __device__ __forceinline__ void bulk_reduce_f32(char *address, u32 source) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(address), "r"(source), "n"(XSTAGE_BYTES)
                : "memory");
+}
+
+// A box of rows of 128 bytes (64 bf16) of the two-dimensional array that a tensor map describes; a bulk group of its own like the others.
+static __device__ __forceinline__ void tensor_store(u64 map, u32 column, u32 row, u32 source) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column), "r"(row), "r"(source) : "memory");
+}
+
+// The host has copied the map to global memory before the launch: what the descriptor cache holds of that address may be older. Returns the
+// address shuffled, so that it stays in a register: the compiler would load the kernel's parameter again inside the timed window.
+static __device__ __forceinline__ u64 tensor_map_ready(u64 map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+  return __shfl_sync(0xffffffffu, map, 0);
 }
 
 static __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

@@ -17,7 +17,8 @@ static constexpr u32 TIMELINE_STORES = 128;
 #if XSTAGE_IS_BULK
 // Every warp's part of the source buffer: one operation and the steps of its origin.
 static constexpr u32 STEP_BYTES = BULK_STEP_PIECES * PIECE_BYTES;
-static constexpr u32 SOURCE_BYTES = WARP_STORE_BYTES + (BULK_SOURCES - 1) * STEP_BYTES;
+static constexpr u32 SOURCE_ALIGNMENT = XSTAGE_IS_TENSOR ? 1024 : 128;  // the swizzle's period
+static constexpr u32 SOURCE_BYTES = (WARP_STORE_BYTES + (BULK_SOURCES - 1) * STEP_BYTES + SOURCE_ALIGNMENT - 1) / SOURCE_ALIGNMENT * SOURCE_ALIGNMENT;
 
 static __device__ void fill_source(char *source, u32 tag, u32 producer, u32 warp, u32 lane) {
   for (u32 i = lane; i < SOURCE_BYTES / PIECE_BYTES; i += 32) {
@@ -27,6 +28,33 @@ static __device__ void fill_source(char *source, u32 tag, u32 producer, u32 warp
   bulk_source_written();
 }
 
+#if XSTAGE_IS_TENSOR
+// `row`: where the producer's window begins in the array of the map.
+static __device__ __forceinline__ void issue(u64 map, u32 row, u32 window_bytes, u32 warp, u32 warps, u32 first, u32 stores, u32 source, u32 lane,
+                                             u32 *timeline, u64 &start, u64 &end) {
+  const u32 turn = groups_per_warp(window_bytes, warps), before = warp * turn;
+  u32 slot = first % turn;
+  u32 from = source + first % BULK_SOURCES * STEP_BYTES;
+  const u32 last = source + BULK_SOURCES * STEP_BYTES;
+#ifdef XSTAGE_TIMELINE
+  u32 at = 0;
+#endif
+  start = sm_clock();
+  if (lane == 0) {
+#pragma unroll 1
+    for (; stores; --stores) {
+      const u32 box = before + slot;
+      XSTAGE_FLAVOUR(map, box / BOXES_DEEP * BOX_COLUMNS, row + box % BOXES_DEEP * BOX_ROWS, from);
+      bulk_commit();
+      XSTAGE_MARK()
+      from += STEP_BYTES;
+      if (from == last) from = source;
+      if (++slot == turn) slot = 0;
+    }
+  }
+  end = sm_clock();
+}
+#else
 static __device__ __forceinline__ void issue(char *window, u32 window_bytes, u32 warp, u32 warps, u32 first, u32 stores, u32 source, u32 lane,
                                              u32 *timeline, u64 &start, u64 &end) {
   const u32 turn = groups_per_warp(window_bytes, warps);
@@ -59,6 +87,7 @@ static __device__ __forceinline__ void issue(char *window, u32 window_bytes, u32
   }
   end = sm_clock();
 }
+#endif
 #elif XSTAGE_SEGMENTS
 static __device__ __forceinline__ void issue(char *window, u32 window_bytes, u32 warp, u32 warps, u32 first_group, u32 stores, Pattern p, u32 lane,
                                              u32 *timeline, u64 &start, u64 &end) {

@@ -4,6 +4,7 @@
 
 #include "visibility.cuh"
 
+static constexpr u32 LINE_STORE_BYTES = 512;  // 16 bytes per lane, whatever the backlog is made of
 static constexpr u32 FLAG = 0;       // 16 B of data per lane; barrier; one thread releases a flag (the method says how)
 static constexpr u32 FLAG_EACH = 1;  // every thread executes __threadfence_system(), barrier, plain flag
 static constexpr u32 LL = 2;         // per lane two pairs of 4 B data and 4 B flag; needs 8-byte stores to be whole
@@ -38,9 +39,9 @@ static __device__ bool send_message(const Plan &a, Sending &s, u32 sequence, u64
   for (u32 w = warp; w < a.message_stores; w += a.message_warps) {
     const uint4 v = line_of(format, sequence, w * 32 + lane);
     if (format >= LL)
-      asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + w * WARP_STORE_BYTES), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+      asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + w * LINE_STORE_BYTES), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
     else
-      st_v4(to + w * WARP_STORE_BYTES, v.x, v.y, v.z, v.w);
+      st_v4(to + w * LINE_STORE_BYTES, v.x, v.y, v.z, v.w);
   }
   const u64 issued = sm_clock();
   if (format == FLAG_EACH) __threadfence_system();
@@ -105,7 +106,7 @@ static __device__ bool receive_message(const Plan &a, Receiving &s, u32 sequence
       complete = true;
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k)
-        if (w + k * a.message_warps < a.message_stores) v[k] = load_line(from + (w + k * a.message_warps) * WARP_STORE_BYTES);
+        if (w + k * a.message_warps < a.message_stores) v[k] = load_line(from + (w + k * a.message_warps) * LINE_STORE_BYTES);
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k) {
         if (w + k * a.message_warps >= a.message_stores) continue;

@@ -14,7 +14,7 @@ struct Pattern {
 
 // Places in the source that a bulk copy may start from; odd, so that the wrap of the window meets another. They are 128 bytes apart: a source
 // that is aligned to less makes more packets of the same bytes (docs/flavours.md).
-static constexpr u32 BULK_SOURCES = XSTAGE_KIND == XSTAGE_BULK ? 13 : 1;
+static constexpr u32 BULK_SOURCES = XSTAGE_KIND == XSTAGE_BULK || XSTAGE_IS_TENSOR ? 13 : 1;
 static constexpr u32 BULK_STEP_PIECES = 8;
 
 // Pattern of operation 0; warp-store j has x + j. For a bulk copy `lane` is the 16-byte word of the source buffer.
@@ -53,8 +53,16 @@ static __device__ __forceinline__ u32 expected_word(Pattern p, u32 k, u32 store,
 #endif
 }
 
-// The word of the source buffer that piece `piece` of bulk operation `store` was copied from; a lane for stores.
-static __device__ __forceinline__ u32 origin(u32 store, u32 piece) { return XSTAGE_IS_BULK ? store % BULK_SOURCES * BULK_STEP_PIECES + piece : piece; }
+// The word of the source buffer that piece `piece` of bulk operation `store` was copied from; a lane for stores. A tensor store unswizzles:
+// in each line of 128 bytes of shared memory, the 16-byte words are permuted by the three address bits above the line.
+static __device__ __forceinline__ u32 origin(u32 store, u32 piece) {
+#if XSTAGE_IS_TENSOR
+  const u32 line = store % BULK_SOURCES + piece / 8;
+  return line * 8 + (piece % 8 ^ line % 8);
+#else
+  return XSTAGE_IS_BULK ? store % BULK_SOURCES * BULK_STEP_PIECES + piece : piece;
+#endif
+}
 
 static __device__ __forceinline__ void load_piece(const char *at, u32 (&have)[PIECE_WORDS]) {
   if constexpr (PIECE_WORDS == 1) {

@@ -12,15 +12,58 @@ struct Producing {
   u64 go_ns;
   u32 run, lag;
   u64 start[MAX_WARPS], end[MAX_WARPS];
-  u32 publish[MAX_WARPS];
+  u32 publish[MAX_WARPS], reusable[MAX_WARPS], completed[MAX_WARPS];
   u32 progress[PROGRESS];
 };
 
+#ifdef XSTAGE_WHOLE_BURST
+// A burst of any flavour and layout, by the loop of the instrument itself: nothing is stamped inside. Bulk copies: cycles after the end of
+// issue until the source may be written again, and until the copies are made as far as this thread can know.
+static __device__ __forceinline__ void whole_burst(const Plan &a, char *memory, u32 rep, u32 producer, u32 warp, u32 lane, u64 go, u64 &start, u64 &end,
+                                                   u32 &reusable, u32 &completed) {
+  char *const window = (char *)a.data + (u64)producer * a.window_bytes;
+  const u32 groups = groups_per_warp(a.window_bytes, a.warps);
+#if XSTAGE_IS_BULK
+  const u32 shared = (u32)__cvta_generic_to_shared(memory);
+  const u32 source = (shared + SOURCE_ALIGNMENT - 1) / SOURCE_ALIGNMENT * SOURCE_ALIGNMENT + warp * SOURCE_BYTES;
+  fill_source(memory + (source - shared), tag_of(a, rep), producer, warp, lane);
+#else
+  const Pattern p = pattern_of(tag_of(a, rep), producer, warp, lane);
+#endif
+#if XSTAGE_IS_TENSOR
+  const u64 map = tensor_map_ready(a.tensor_map);
+#endif
+  __syncwarp();
+  while (global_timer_ns() < go) {
+  }
+#if XSTAGE_IS_TENSOR
+  issue(map, producer * (a.window_bytes / ARRAY_ROW_BYTES), a.window_bytes, warp, a.warps, 0, a.stores, source, lane, nullptr, start, end);
+#elif XSTAGE_IS_BULK
+  issue(window, a.window_bytes, warp, a.warps, 0, a.stores, source, lane, nullptr, start, end);
+#elif XSTAGE_SEGMENTS
+  issue(window, a.window_bytes, warp, a.warps, 0, a.stores, p, lane, nullptr, start, end);
+#else
+  issue(window + place(a.window_bytes, warp, a.warps, 0, 0), groups, 0, a.stores, p, lane, nullptr, start, end);
+#endif
+#if XSTAGE_IS_BULK
+  if (lane == 0) {
+    bulk_wait_read();
+    reusable = (u32)(sm_clock() - end);
+    bulk_wait();
+    completed = (u32)(sm_clock() - end);
+  }
+#endif
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __grid_constant__ Plan a) {
   __shared__ Producing s;
+#ifdef XSTAGE_WHOLE_BURST
+  extern __shared__ __align__(128) char memory[];
+#endif
   SourceBox *const box = (SourceBox *)a.source_box;
   DestinationBox *const there = (DestinationBox *)a.destination_box;
-  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, groups = a.stores / GROUP;
+  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, groups = a.stores / GROUP;  // as stamped
   const int producer = ((const short *)a.producer_of)[sm_id()];
   if (producer == -2) return;
   if (producer < 0) {
@@ -28,7 +71,9 @@ extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __
     return;
   }
   const bool storing = warp < a.warps;
-  char *const window = (char *)a.data + offset_of(a, producer, warp) + lane * 16;
+#ifndef XSTAGE_WHOLE_BURST
+  char *const window = (char *)a.data + (storing ? piece_of(a, producer, warp, 0, lane) : 0);
+#endif
 
   for (u32 rep = 0; rep < a.repetitions; ++rep) {
     if (threadIdx.x == 0) {
@@ -40,9 +85,14 @@ extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __
     __syncthreads();
     if (!s.run) return;
     if (storing) {
-      const uint4 p = words_of(tag_of(a, rep), producer, warp, lane);
       const u64 go = s.go_ns;
       const u32 lag = s.lag;
+      u32 reusable = 0, completed = 0;
+#ifdef XSTAGE_WHOLE_BURST
+      u64 start, end;
+      whole_burst(a, memory, rep, producer, warp, lane, go, start, end, reusable, completed);
+#else
+      const Pattern p = pattern_of(tag_of(a, rep), producer, warp, lane);
       u32 *const progress = s.progress + warp * groups, *const last = s.progress + PROGRESS;
       char *to = window;
       u32 x = p.x;
@@ -58,9 +108,12 @@ extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __
         to += GROUP_BYTES;
       }
       const u64 end = sm_clock();
+#endif
       if (lane == 0) {
         s.start[warp] = start;
         s.end[warp] = end;
+        s.reusable[warp] = reusable;
+        s.completed[warp] = completed;
         s.publish[warp] = 0;
         if (a.publish) {  // publishing from the storing warp, `lag` cycles after its last store
           while (sm_clock() - end < lag) {
@@ -75,20 +128,26 @@ extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-      IssueStamp out = {0xffffffffu, 0, 0, (u32)(global_timer_ns() - s.go_ns)};
+      IssueStamp out = {0xffffffffu, 0, 0, (u32)(global_timer_ns() - s.go_ns), 0, 0};
       const u64 now = sm_clock();  // both clocks at one moment: they tie this SM's stamps to the common timer
       u64 first = ~0ull, last = 0;
       for (u32 w = 0; w < a.warps; ++w) {
         first = min(first, s.start[w]);
         last = max(last, s.end[w]);
         out.publish = max(out.publish, s.publish[w]);
+        if (s.reusable[w]) out.reusable = max(out.reusable, (u32)(s.end[w] - first) + s.reusable[w]);
+        if (s.completed[w]) out.completed = max(out.completed, (u32)(s.end[w] - first) + s.completed[w]);
       }
+      if (out.reusable) out.reusable -= (u32)(last - first);  // the last warp's end, as everywhere
+      if (out.completed) out.completed -= (u32)(last - first);
       out.start_before = (u32)(now - first);
       out.issue = (u32)(last - first);
       ((IssueStamp *)a.issue_stamps)[rep * a.producers + producer] = out;
     }
+#ifndef XSTAGE_WHOLE_BURST
     for (u32 i = threadIdx.x; i < min(groups * a.warps, PROGRESS); i += blockDim.x)
       ((u32 *)a.progress)[(u64)(rep * a.producers + producer) * PROGRESS + i] = s.progress[i];
+#endif
     __syncthreads();
   }
   if (threadIdx.x == 0) {
@@ -206,32 +265,46 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xstage_vis_probe(const __g
 
 // ---- the destination: sees words arrive in its own memory and answers ----
 
-// Every byte that the producers stored in this repetition, read on the destination; a group of loads in flight per warp.
+// Every byte that the producers stored in this repetition, read on the destination; a group of loads in flight per warp. Slots that are added
+// to are zeroed for the next one.
 static __device__ void verify(const Plan &a, u32 rep, Found *found) {
   const u32 lane = threadIdx.x % 32, groups = a.stores / GROUP;
   for (u32 i = threadIdx.x / 32; i < a.producers * a.warps * groups; i += blockDim.x / 32) {
     const u32 group = i % groups, warp = i / groups % a.warps, producer = i / groups / a.warps;
-    const uint4 p = words_of(tag_of(a, rep), producer, warp, lane);
-    const char *const at = (const char *)a.data + offset_of(a, producer, warp) + (u64)group * GROUP_BYTES + lane * 16;
-    uint4 have[GROUP];
+#pragma unroll 1
+    for (u32 piece = lane; piece < PIECES; piece += 32) {
+      u32 have[GROUP][PIECE_WORDS];
 #pragma unroll
-    for (u32 k = 0; k < GROUP; ++k) have[k] = load_line(at + k * WARP_STORE_BYTES);
+      for (u32 k = 0; k < GROUP; ++k) load_piece((const char *)a.data + piece_of(a, producer, warp, group * GROUP + k, piece), have[k]);
 #pragma unroll
-    for (u32 k = 0; k < GROUP; ++k)
-      if (have[k].x != p.x + group * GROUP + k || have[k].y != p.y || have[k].z != p.z || have[k].w != p.w) atomicAdd(&found->wrong, 1ull);
+      for (u32 k = 0; k < GROUP; ++k) {
+        const u32 store = group * GROUP + k;
+        const Pattern p = pattern_of(tag_of(a, rep), producer, warp, origin(store, piece));
+        bool right = true;
+#pragma unroll
+        for (u32 i = 0; i < PIECE_WORDS; ++i) right = right && have[k][i] == expected_word(p, i, store, 1);
+        if (!right) atomicAdd(&found->wrong, 1ull);
+        if (XSTAGE_REDUCES) fill_piece((char *)a.data + piece_of(a, producer, warp, store, piece), 0);
+      }
+    }
   }
+  if (XSTAGE_REDUCES) __threadfence_system();
 }
 
-// Stream t is warp t % warps of producer t / warps. Its markers are the last lane's word of every stride-th warp-store.
+// Stream t is warp t % warps of producer t / warps. Its markers are the first word of the last piece of every stride-th operation.
 static __device__ void watch(const Plan &a, Receiving &s, u32 stream, u32 rep, SourceBox *back) {
   const u32 all = a.stores / a.stride, tag = tag_of(a, rep);
-  const char *const base = (const char *)a.data + offset_of(a, stream / a.warps, stream % a.warps) + 31 * 16;
+  const u32 producer = stream / a.warps, warp = stream % a.warps;
   for (u32 seen = 0; seen < all && !*(volatile u32 *)&s.stop;) {
     u32 have[BATCH], n = 0;
 #pragma unroll
-    for (u32 k = 0; k < BATCH; ++k) have[k] = load((const u32 *)(base + (u64)((min(seen + k, all - 1) + 1) * a.stride - 1) * WARP_STORE_BYTES));
+    for (u32 k = 0; k < BATCH; ++k) 
+      have[k] = load((const u32 *)((const char *)a.data + piece_of(a, producer, warp, (min(seen + k, all - 1) + 1) * a.stride - 1, PIECES - 1)));
 #pragma unroll
-    for (u32 k = 0; k < BATCH; ++k) n += n == k && seen + k < all && have[k] == tag + (seen + k + 1) * a.stride - 1;
+    for (u32 k = 0; k < BATCH; ++k) {
+      const u32 store = (seen + k + 1) * a.stride - 1;
+      n += n == k && seen + k < all && have[k] == expected_word(pattern_of(tag, producer, warp, origin(store, PIECES - 1)), 0, store, 1);
+    }
     if (n == 0) continue;
     seen += n;
     store(&back->echo[stream], rep * all + seen);

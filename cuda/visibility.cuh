@@ -1,11 +1,8 @@
 // What the three kernels of visibility.cu share: their orders, the words they meet through, and the ways to send a flag.
 #pragma once
 
-#include "flavours.cuh"
+#include "issue.cuh"
 
-static constexpr u32 GROUP = 4;  // warp-stores per unrolled group
-static constexpr u32 WARP_STORE_BYTES = 512;
-static constexpr u32 GROUP_BYTES = GROUP * WARP_STORE_BYTES;
 static constexpr u32 MAX_WARPS = 16;
 static constexpr u32 PROGRESS = 128;  // groups of one producer: a window of 256 KiB holds no more; longer bursts are stamped in part
 static constexpr u32 BATCH = 4;       // loads in flight per polling thread
@@ -16,13 +13,14 @@ static constexpr u32 RELAXED = 0, RELEASE_GPU = 1, RELEASE_SYS = 2, RED_RELEASE_
 
 struct Plan {  // mirrored by PLAN in xstage_bench/device/cuda/visibility.py; a kernel parameter, so that nothing is loaded in a window
   u32 repetitions, mode, method, format, producers, warps, stores, stride, streams, idle_pings, pings, message_warps, message_stores, publish, tag, window_bytes, misalign, pad;
-  u64 timeout_ns, total_ns, data, source_box, destination_box, producer_of, delays, issue_stamps, progress, curve, ping_stamps, found;
+  u64 timeout_ns, total_ns, data, source_box, destination_box, producer_of, delays, issue_stamps, progress, curve, ping_stamps, found, tensor_map;
 };
 struct Delay {  // mirrored by DELAY; one per repetition
   u32 ping_ns, lag_cycles;
 };
 struct IssueStamp {  // mirrored by ISSUE_STAMP: SM cycles; start_before is the age of the first start when %globaltimer read now_ns after go
   u32 start_before, issue, publish, now_ns;
+  u32 reusable, completed;  // after the end of issue, of the slowest warp; bulk copies only
 };
 struct PingStamp {  // mirrored by PING_STAMP: SM cycles of the prober; at_ns after go, NEVER for those on an idle link
   u32 at_ns, issue, publish, round;
@@ -54,14 +52,9 @@ struct DestinationBox {
 
 static __device__ __forceinline__ u32 tag_of(const Plan &a, u32 rep) { return (a.tag + rep + 1) * 0x9E3779B1u; }
 
-// What is stored: word 0 counts the warp-stores of one repetition and is the marker that the destination waits for; the others name
-// the repetition, the producer, the warp and the lane.
-static __device__ __forceinline__ uint4 words_of(u32 tag, u32 producer, u32 warp, u32 lane) {
-  return make_uint4(tag, tag ^ (producer << 16 | warp << 8 | lane), producer * 0x9E3779B9u + lane, ~tag);
-}
-
-static __device__ __forceinline__ u64 offset_of(const Plan &a, u32 producer, u32 warp) {
-  return (u64)producer * a.window_bytes + (u64)warp * (a.window_bytes / a.warps / GROUP_BYTES) * GROUP_BYTES;
+// Where a piece of operation `store` of a warp lies in the destination's memory.
+static __device__ __forceinline__ u64 piece_of(const Plan &a, u32 producer, u32 warp, u32 store, u32 piece) {
+  return (u64)producer * a.window_bytes + place(a.window_bytes, warp, a.warps, store, piece);
 }
 
 static __device__ __forceinline__ u32 load(const u32 *p) {

@@ -1,6 +1,6 @@
 """What a fence or release costs against the backlog it meets: instruction, scope, who executes it, to a peer and to local memory.
 
-Asked for by name (``--only fences``). The cost is `drain_mean_cycles`; docs/fences.md says what was found.
+Asked for by name (``--only fences``; bulk copies: ``--only bulk_fences``). The cost is `drain_mean_cycles`; see docs/fences.md.
 """
 
 from xstage_bench.completion import INSTRUCTIONS, WHO
@@ -10,12 +10,11 @@ from xstage_bench.schedule import Burst, Schedule
 STORES = (0, 1, 2, 4, 8, 10, 16, 32, 64)  # per warp
 WARPS = 4
 LAGS_CYCLES = (0, 1000, 2000, 4000, 8000, 16000, 32000)  # from the end of the burst to the completion
-BULK = ("bulk.2048", "bulk.8192")
 PUBLISHING = ("red.release.gpu", "fence.gpu", "fence.sys")
 
 
 def schedules(sweep: Sweep) -> list[Schedule]:
-    """Backlogs from nothing to saturated; then lagged publishing, one SM alone, and bulk copies with their completion."""
+    """Backlogs from nothing to saturated, by all SMs and by few; then lagged publishing."""
     idle_left = sweep.sm_count - 4  # so that an SM is free to execute a completion for the others
     out = []
     for name in ("red.release.gpu", "fence.sys") if sweep.quick else INSTRUCTIONS:
@@ -35,13 +34,6 @@ def schedules(sweep: Sweep) -> list[Schedule]:
                 )
                 for lag in LAGS_CYCLES
             ]
-        for flavour in BULK:
-            size = int(flavour.partition(".")[2])
-            for producers in (1, idle_left):
-                out += [
-                    Schedule((Burst(n * size),), producers, 1, sweep.source, sweep.destination, flavour=flavour, completion=name)
-                    for n in (1, 2, 4, 8, 16, 32)
-                ]
     return out
 
 

@@ -1,17 +1,17 @@
-"""Compile every kernel of ``cuda/`` for every architecture, without a GPU, and print the size of each; used by ``make kernels``."""
+"""Compile every kernel of ``cuda/`` for every architecture it is written for, without a GPU, and print the size of each; used by ``make kernels``."""
 
 from __future__ import annotations
 
 import sys
 
 from xstage_bench.assets import asset_dir
-from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
+from xstage_bench.device.cuda.compile import architectures_of, compile_kernel
 from xstage_bench.errors import XStageError
 
 if __name__ == "__main__":
     failed = 0
     for source in sorted(path.name for path in asset_dir("cuda").glob("*.cu")):
-        for arch in ARCHITECTURES:
+        for arch in architectures_of(source):
             try:
                 print(f"{source:20} {arch:8} {len(compile_kernel(source, arch, cache=False)):8} bytes")
             except XStageError as error:

@@ -36,7 +36,9 @@ static u64 sm_clock() { return 0; }
 #define XSTAGE_REDUCE 1
 #define XSTAGE_BULK 2
 #define XSTAGE_BULK_REDUCE 3
+#define XSTAGE_TENSOR 4
 #define XSTAGE_IS_BULK (XSTAGE_KIND >= 2)
+#define XSTAGE_IS_TENSOR (XSTAGE_KIND == 4)
 #define XSTAGE_REDUCES (XSTAGE_KIND == 1 || XSTAGE_KIND == 3)
 static char shared[1 << 20];
 static void put(char *at, u32 word) {
@@ -45,7 +47,21 @@ static void put(char *at, u32 word) {
   if (XSTAGE_REDUCES) word = __float_as_uint(__uint_as_float(old) + __uint_as_float(word));
   memcpy(at, &word, 4);
 }
-#if XSTAGE_IS_BULK
+#if XSTAGE_IS_TENSOR
+// What the hardware does with a box: rows of 128 bytes, the 16-byte words of each line of shared memory permuted by the line's number.
+static void emulated(u64 map, u32 column, u32 row, u32 source) {
+  const u32 array_row = XSTAGE_SEGMENTS ? 2048 : 128;
+  for (u32 i = 0; i < XSTAGE_BYTES; i += 4) {
+    const u32 at = source + i;
+    const u32 swizzled = at ^ (at >> 7 & 7) << 4;
+    u32 word;
+    memcpy(&word, shared + swizzled, 4);
+    put((char *)map + (u64)(row + i / 128) * array_row + column * 2 + i % 128, word);
+  }
+}
+static void bulk_commit() {}
+static void bulk_source_written() {}
+#elif XSTAGE_IS_BULK
 static void emulated(char *at, u32 source) {
   for (u32 i = 0; i < XSTAGE_BYTES; i += 4) { u32 word; memcpy(&word, shared + source + i, 4); put(at + i, word); }
 }
@@ -78,7 +94,9 @@ int main() {
         for (u32 lane = 0; lane < 32; ++lane) {
           u64 start, end;
           const Pattern p = pattern_of(tag, producer, warp, lane);
-#if XSTAGE_IS_BULK
+#if XSTAGE_IS_TENSOR
+          issue((u64)memory.data(), 0, window, warp, warps, first, stores, warp * SOURCE_BYTES, lane, nullptr, start, end);
+#elif XSTAGE_IS_BULK
           issue(memory.data(), window, warp, warps, first, stores, warp * SOURCE_BYTES, lane, nullptr, start, end);
 #elif XSTAGE_SEGMENTS
           issue(memory.data(), window, warp, warps, first, stores, p, lane, nullptr, start, end);
@@ -111,7 +129,8 @@ int main() {
   printf("%u %u", wrong, checked);
 }
 """
-NAMES = ("st.v4", "st.v2", "st.b32", "red.f32", "red.v4.f32", "bulk.128", "bulk.256", "bulk.8192", "bulkred.f32.2048")
+STORES = ("st.v4", "st.v2", "st.b32", "red.f32", "red.v4.f32")
+NAMES = (*STORES, "bulk.128", "bulk.256", "bulk.8192", "bulkred.f32.2048", "tensor.2048", "tensor.16384")
 CASES = [(f, y) for f, y in itertools.product(NAMES, LAYOUTS) if LAYOUTS[y].takes(FLAVOURS[f])]
 
 
@@ -152,6 +171,8 @@ def test_what_is_stored_is_what_the_check_expects(flavour: str, layout: str, tmp
         ("st.b32", "rows256", ("slot += GROUP;", "slot += GROUP - 1;")),
         ("bulk.256", "contiguous", ("if (from == last) from = source;", "")),
         ("bulk.256", "tile128", ("from += STEP_BYTES;", "")),
+        ("tensor.2048", "tile128", ("(piece % 8 ^ line % 8)", "piece % 8")),
+        ("tensor.16384", "contiguous", ("box % BOXES_DEEP * BOX_ROWS, from", "box * BOX_ROWS / 2, from")),
         ("red.f32", "contiguous", ("whole = stores / GROUP, rest", "whole = stores / GROUP - (stores > 100), rest")),
     ],
 )

@@ -136,7 +136,7 @@ def test_flavours_of_equal_machine_code_are_one_row(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "contiguous"])
-@pytest.mark.parametrize("name", ["st.v4", "st.b32", "red.v4.f32", "bulk.256"])
+@pytest.mark.parametrize("name", ["st.v4", "st.b32", "red.v4.f32", "bulk.256", "tensor.16384"])
 def test_every_layout_compiles_and_only_stores_in_the_window(name: str, layout: str, tmp_path: Path) -> None:
     flavour = FLAVOURS[name]
     if not LAYOUTS[layout].takes(flavour):

@@ -24,6 +24,7 @@ typedef unsigned int u32;
 #define __forceinline__ inline
 static int __clz(u32 x) { return __builtin_clz(x); }
 #define XSTAGE_IS_BULK (XSTAGE_KIND >= 2)
+#define XSTAGE_IS_TENSOR (XSTAGE_KIND == 4)
 %s
 int main() {
   const u32 window = %d;
@@ -40,7 +41,7 @@ int main() {
 """
 CASES = [
     (flavour, layout)
-    for flavour, layout in itertools.product(("st.v4", "st.v2", "st.b32", "bulk.256", "bulk.8192"), LAYOUTS)
+    for flavour, layout in itertools.product(("st.v4", "st.v2", "st.b32", "bulk.256", "bulk.8192", "tensor.2048", "tensor.16384"), LAYOUTS)
     if LAYOUTS[layout].takes(FLAVOURS[flavour])
 ]
 
@@ -78,6 +79,15 @@ def test_a_tile_is_128_rows_of_256_bytes_two_kilobytes_apart(tmp_path: Path) -> 
     rows, columns = one[:, 2] // 2048, one[:, 2] % 2048
     assert sorted(set(rows.tolist())) == list(range(128))
     assert columns.max() < 256
+
+
+def test_a_box_of_a_tile_is_rows_of_64_columns_and_two_make_a_tile(tmp_path: Path) -> None:
+    table = places("tensor.16384", "tile128", tmp_path)
+    tile = table[(table[:, 0] == 1) & (table[:, 1] < 2)]
+    for box in (0, 1):
+        at = tile[tile[:, 1] == box, 2]
+        assert set((at // 2048).tolist()) == set(range(128))
+        assert set((at % 2048 // 128).tolist()) == {box}
 
 
 def test_rows_of_a_warp_store_are_far_apart(tmp_path: Path) -> None:

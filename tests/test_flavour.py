@@ -91,7 +91,7 @@ def test_an_architecture_knows_what_was_declared_for_it_or_an_older_one() -> Non
     assert set(for_architecture("sm_120")) == set(FLAVOURS)
 
 
-@pytest.mark.parametrize("name", ["flavours", "layouts", "fences"])
+@pytest.mark.parametrize("name", ["flavours", "layouts", "fences", "flavour_issue", "flavour_trains", "flavour_holdout", "bulk_fences"])
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_schedule_of_these_probes_can_be_executed(name: str, quick: bool) -> None:
     schedules = load_probes()[name].schedules(Sweep(HOPPER, 0, 1, quick, np.random.default_rng(0)))

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 #: Files that every form must hold; the folders beside the package lie in _assets in a wheel.
-CODE = ("xstage_bench/cli/profile.py", "xstage_bench/py.typed", "xstage_bench/device/sim/__init__.py")
+CODE = ("xstage_bench/cli/profile.py", "xstage_bench/workloads/moe.toml", "xstage_bench/py.typed", "xstage_bench/device/sim/__init__.py")
 ASSETS = ("probes/isolated.py", "probes/holdout.py", "analysis/issue_time.py", "cuda/burst.cu", "cuda/flavours.cuh")
 
 

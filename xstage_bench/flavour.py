@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from xstage_bench.errors import DataError, UsageError
 
-Kind = Literal["store", "reduce", "bulk", "bulk_reduce"]
-KINDS: tuple[Kind, ...] = ("store", "reduce", "bulk", "bulk_reduce")
+Kind = Literal["store", "reduce", "bulk", "bulk_reduce", "tensor"]
+KINDS: tuple[Kind, ...] = ("store", "reduce", "bulk", "bulk_reduce", "tensor")
 LANES = 32
 _PLAIN = ("sm_80", "sm_90", "sm_100")
 _HOPPER = ("sm_90", "sm_100")
@@ -32,7 +32,8 @@ class Flavour:
         Its inline function in ``cuda/flavours.cuh``, or in the user's own `source`.
     bytes : int
         Per lane for stores and reductions, per operation for bulk copies.
-    kind : {'store', 'reduce', 'bulk', 'bulk_reduce'}
+    kind : {'store', 'reduce', 'bulk', 'bulk_reduce', 'tensor'}
+        A tensor store is a bulk copy of a box of 128-byte rows, described by a tensor map.
         Reductions are verified by integer sums: their slots are zeroed before each burst, outside every timed window.
     architectures : tuple of str
         For which it compiles, each with the machine code `sass`.
@@ -59,7 +60,7 @@ class Flavour:
     @property
     def bulk(self) -> bool:
         """True when one lane starts a copy out of shared memory."""
-        return self.kind in ("bulk", "bulk_reduce")
+        return self.kind in ("bulk", "bulk_reduce", "tensor")
 
     @property
     def reduces(self) -> bool:
@@ -85,8 +86,14 @@ def _bulk_reduce(size: int) -> Flavour:
     return Flavour(f"bulkred.f32.{size}", "bulk_reduce_f32", size, "bulk_reduce", _HOPPER, r"UBLKRED", element="f32")
 
 
+def _tensor(size: int) -> Flavour:
+    return Flavour(f"tensor.{size}", "tensor_store", size, "tensor", _HOPPER, r"UTMASTG")
+
+
 BULK_BYTES = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 BULK_REDUCE_BYTES = (512, 2048, 8192)
+#: Boxes of 64 bf16 columns and 16, 64 or 128 rows.
+TENSOR_BYTES = (2048, 8192, 16384)
 
 _TABLE: tuple[Flavour, ...] = (
     Flavour("st.v4", "st_v4", 16, "store", _PLAIN, r"STG\.E\.128 "),
@@ -105,6 +112,7 @@ _TABLE: tuple[Flavour, ...] = (
     Flavour("red.v4.bf16x2", "red_v4_bf16x2", 16, "reduce", _HOPPER, r"REDG?\.E\.ADD\.BF16", element="bf16x2"),
     *(_bulk(size) for size in BULK_BYTES),
     *(_bulk_reduce(size) for size in BULK_REDUCE_BYTES),
+    *(_tensor(size) for size in TENSOR_BYTES),
 )
 
 FLAVOURS: dict[str, Flavour] = {f.name: f for f in _TABLE}

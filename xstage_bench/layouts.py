@@ -34,6 +34,8 @@ class Layout:
 
     def takes(self, flavour: Flavour) -> bool:
         """Whether operations of this flavour can be laid out so."""
+        if flavour.kind == "tensor":  # boxes of the tile's array, or of one that is as wide as a box
+            return self.active_lanes == LANES and not self.offset_bytes and self.segments != "rows"
         if flavour.bulk:
             return self.active_lanes == LANES and (self.segments == "none" or flavour.bytes == SEGMENT_BYTES)
         return self.offset_bytes % flavour.bytes == 0

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xstage_bench.copies import load_copies
 from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.page import Table, data_url, render
 from xstage_bench.plot import Drawn, gpu_names, image_bytes, read_once, render_figures
 from xstage_bench.record.atomic import write_bytes
 from xstage_bench.report_tables import (
     MISSING,
+    copies_table,
     estimate,
     gpu_table,
     number,
@@ -77,6 +79,7 @@ def render_report(
         warnings=warnings(model, validation, manifest),
         notes=[*manifest.notes, *model.notes],
         verdict=verdict_table(model, manifest),
+        yardsticks=copies_table(load_copies(run.folder), manifest),
         scale=scale(model, manifest),
         statuses=status_table(run.samples()),
         parameters=parameter_tables(model),

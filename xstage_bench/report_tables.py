@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xstage_bench.model.headline import headline_entry, headline_rate
@@ -10,6 +11,7 @@ from xstage_bench.page import Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from xstage_bench.copies import Rate
     from xstage_bench.model.document import Model, PairModel, Validation
     from xstage_bench.model.estimate import Estimate
     from xstage_bench.record.manifest import Manifest
@@ -17,6 +19,25 @@ if TYPE_CHECKING:
 MISSING = "–"
 #: Pairs whose full (K, W) tables are printed; those of a larger node are in model.json.
 DETAILED_PAIRS = 4
+
+
+def copies_table(rows: Sequence[Rate], manifest: Manifest) -> Table | None:
+    """Return R of the flavours beside whole copies on the same pair, or None where these were not measured."""
+    if not rows:
+        return None
+    names = {"copy_engine": "copy engine", "copy_kernel": "copy kernel, all SMs"}
+    line = manifest.node.line_rate_gb_per_s
+    body = []
+    for r in rows:
+        rate = f"{MISSING} ({r.reason})" if r.gb_per_s is None else number(r.gb_per_s, 4) + (f" ± {r.half_width}" if r.half_width else "")
+        body.append([r.pair.replace(">", " → "), names.get(r.what, r.what), rate, percent(r.share_of_line), str(r.n)])
+    note = f"The line rate is {number(line)} GB/s per direction. " if line is not None else ""
+    return Table(
+        "Beside whole copies of a large buffer",
+        ["pair", "what", "GB/s", "of the line rate", "samples"],
+        body,
+        note + "Copies as nvbandwidth times them; flavours from the first start to the last system fence. Measured by `xstage copies`.",
+    )
 
 
 def number(value: float | None, digits: int = 3) -> str:

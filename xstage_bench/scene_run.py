@@ -100,7 +100,7 @@ def measure_scenes(
                     left, why = usable(scene, node)
                     waived |= why
                     scenes.append(left)
-                facts = _facts(node, device.backend)
+                facts = node_facts(node, device.backend)
             _verify(device, scenes, failed)
             jobs = [i for i in range(len(scenes)) for _ in range(BLOCKS)]
             for i in np.random.default_rng([seed, process]).permutation(jobs):
@@ -145,7 +145,8 @@ def _one(device: SceneDevice, scene: Scene, count: int, process: int, found: lis
         failed.setdefault(f"{bad.schedule.source}>{bad.schedule.destination}", bad.detail)
 
 
-def _facts(node: Node, backend: str) -> dict[str, Any]:
+def node_facts(node: Node, backend: str) -> dict[str, Any]:
+    """Return what a document says about the node that it was measured on."""
     from xstage_bench.device.cuda.compile import sources_hash
 
     return {

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.estimate import Estimate, over_processes
 from xstage_bench.scene import Scene, SceneTrace
 from xstage_bench.schedule import Schedule
 from xstage_bench.trace import Trace
-
-LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +46,7 @@ def summarise(found: Sequence[Measured]) -> dict[str, Any]:
         return head
 
     def over(value: Callable[[SceneTrace], float], statistic: str) -> Estimate:
-        return _estimate(np.array([value(m.trace) for m in good]), np.array([m.process for m in good]), statistic)
+        return over_processes(np.array([value(m.trace) for m in good]), np.array([m.process for m in good]), statistic)
 
     head["overlap"] = float(np.median([m.trace.overlap() for m in good]))
     head["start_skew_bound_ns"] = float(np.max([m.trace.start_skew_bound_ns for m in good]))
@@ -116,23 +113,3 @@ def _companion(scene: Scene, index: int, over: _Over) -> dict[str, Any]:
         "footprint_bytes": c.footprint_bytes,
         "gb_per_s": over(lambda t: float(t.company_gb_per_s()[index]), "while the schedules were under way"),
     }
-
-
-def _estimate(values: NDArray[np.float64], process: NDArray[np.int64], statistic: str) -> Estimate:
-    """Mean over processes of their medians, with a t interval; with one process over its repetitions, and it says so."""
-    finite = np.isfinite(values)
-    if not finite.any():
-        return Estimate.missing("not measured", statistic)
-    values, process = values[finite], process[finite]
-    medians = np.array([np.median(values[process == p]) for p in np.unique(process)])
-    reason = None
-    if medians.size < 2:
-        reason, medians = "one process: the spread between processes is left out", values
-    value = float(medians.mean())
-    if medians.size < 2:
-        return Estimate(value=value, standard_error=None, low=None, high=None, level=LEVEL, statistic=statistic, reason="one repetition")
-    error = float(medians.std(ddof=1) / np.sqrt(medians.size))
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, medians.size - 1)) * error
-    return Estimate(
-        value=value, standard_error=error, low=value - reach, high=value + reach, level=LEVEL, statistic=statistic, reason=reason
-    )

@@ -128,37 +128,8 @@ class Schedule:
         return size // (self.warps * self.warp_store_bytes)
 
     def smids(self, available: Sequence[int]) -> NDArray[np.int64]:
-        """Resolve the producers to smids.
-
-        Parameters
-        ----------
-        available : sequence of int
-            The smids of the source GPU, ascending.
-
-        Returns
-        -------
-        ndarray of int, shape (K,)
-
-        Raises
-        ------
-        UsageError
-            More producers than SMs, or an smid that this GPU lacks: refused before launch, never a hang.
-        """
-        have = np.asarray(available, dtype=np.int64)
-        if isinstance(self.producers, int):
-            if self.producers > have.size:
-                raise UsageError(
-                    f"{self.producers} producers asked for, but GPU {self.source} has {have.size} SMs",
-                    f"use at most {have.size} producers",
-                )
-            return have[np.arange(self.producers) * have.size // self.producers]
-        asked = np.asarray(self.producers, dtype=np.int64)
-        missing = asked[~np.isin(asked, have)]
-        if missing.size:
-            raise UsageError(
-                f"GPU {self.source} has no SM with smid {missing[0]}", f"its {have.size} smids run from {have[0]} to {have[-1]}"
-            )
-        return asked
+        """Resolve the producers to smids of the source GPU; see `resolve_smids`."""
+        return resolve_smids(self.producers, self.source, available)
 
     def key(self) -> str:
         """Return 16 hex digits that identify what is measured: two schedules that do the same have the same key."""
@@ -171,6 +142,42 @@ class Schedule:
         if self.completion != DEFAULT_COMPLETION:  # keys are older than completions
             head += f"|{self.completion}"
         return hashlib.blake2b(f"{head}|{bursts}".encode(), digest_size=8).hexdigest()
+
+
+def resolve_smids(producers: int | tuple[int, ...], source: int, available: Sequence[int]) -> NDArray[np.int64]:
+    """Resolve producers to smids.
+
+    Parameters
+    ----------
+    producers : int or tuple of int
+        A count K, spread evenly over `available`, or the smids themselves.
+    source : int
+        The GPU, for messages.
+    available : sequence of int
+        Its smids, ascending.
+
+    Returns
+    -------
+    ndarray of int, shape (K,)
+
+    Raises
+    ------
+    UsageError
+        More producers than SMs, or an smid that this GPU lacks: refused before launch, never a hang.
+    """
+    have = np.asarray(available, dtype=np.int64)
+    if isinstance(producers, int):
+        if producers > have.size:
+            raise UsageError(
+                f"{producers} producers asked for, but GPU {source} has {have.size} SMs",
+                f"use at most {have.size} producers",
+            )
+        return have[np.arange(producers) * have.size // producers]
+    asked = np.asarray(producers, dtype=np.int64)
+    missing = asked[~np.isin(asked, have)]
+    if missing.size:
+        raise UsageError(f"GPU {source} has no SM with smid {missing[0]}", f"its {have.size} smids run from {have[0]} to {have[-1]}")
+    return asked
 
 
 def _check_header(s: Schedule) -> None:

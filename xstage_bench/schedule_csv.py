@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import difflib
-import io
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
 from xstage_bench.completion import DEFAULT as DEFAULT_COMPLETION
+from xstage_bench.csv_rows import check_width, places_of_columns, producers_cell, rows_of, shown, whole, whole_cell
 from xstage_bench.errors import DataError, XStageError
 from xstage_bench.schedule import Burst, Schedule, StartRule
 
@@ -57,40 +55,11 @@ def schedules_from_csv(text: str) -> list[Schedule]:
         A column is missing, unknown or there twice, a cell is no value of its column, rows of one schedule disagree, or a
         schedule cannot be; the message names line, column and value.
     """
-    # The csv module takes a lone "\r" for a line end only when told so; a file from any system is one of the three.
-    rows = _rows(csv.reader(io.StringIO(text.replace("\r\n", "\n").replace("\r", "\n")), strict=True))
+    rows = rows_of(text)
     _, header = next(rows, (1, []))
-    columns = _columns(header)
+    columns = places_of_columns(header, COLUMNS, REQUIRED)
     groups = _groups(rows, columns, len(header))
     return [_schedule(group) for group in groups]
-
-
-def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    try:
-        for cells in reader:
-            if any(cells):
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise DataError(
-            f"line {reader.line_num}: {error}", "save it as plain CSV: commas between cells, double quotes around text"
-        ) from error
-
-
-def _columns(header: list[str]) -> dict[str, int]:
-    names = [" ".join(name.split()) for name in header]  # a quoted name may hold a line break
-    hint = f"the columns are {','.join(COLUMNS)}"
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
-        raise DataError("line 1: the cells are not separated by commas", "save it with commas between cells")
-    for name in names:
-        if name not in COLUMNS:
-            near = difflib.get_close_matches(name, COLUMNS, n=1)
-            raise DataError(f"line 1: unknown column '{name[:40]}'", f"did you mean '{near[0]}'? {hint}" if near else hint)
-        if names.count(name) > 1:
-            raise DataError(f"line 1: column '{name}' is there twice", "remove one of them")
-    for name in REQUIRED:
-        if name not in names:
-            raise DataError(f"line 1: column '{name}' is missing", hint)
-    return {name: i for i, name in enumerate(names)}
 
 
 def _groups(rows: Iterator[tuple[int, list[str]]], columns: dict[str, int], width: int) -> list[_Group]:
@@ -100,8 +69,7 @@ def _groups(rows: Iterator[tuple[int, list[str]]], columns: dict[str, int], widt
     id_at = columns.get("schedule")
     group = None
     for line, cells in rows:
-        if len(cells) != width:
-            raise DataError(f"line {line}: {len(cells)} cells, the header has {width}", "write one cell per column, empty for a default")
+        check_width(cells, width, line)
         name = cells[id_at].strip() if id_at is not None else ""
         if id_at is not None and not name:
             raise DataError(f"line {line}: column 'schedule' is empty", "name the schedule in each of its rows, or remove the column")
@@ -139,26 +107,18 @@ def _must_agree(group: _Group, head: tuple[str, ...], line: int) -> None:
         if now and now != begun:
             where = f"the schedule '{group.id}'" if group.id else "this schedule"
             raise DataError(
-                f"line {line}: column '{name}' is {_shown(now)}, but {_shown(begun)} in line {group.lines[0]}, where {where} begins",
+                f"line {line}: column '{name}' is {shown(now)}, but {shown(begun)} in line {group.lines[0]}, where {where} begins",
                 f"a schedule has one '{name}': repeat it, leave it empty, or name another one in column 'schedule'",
             )
 
 
-@lru_cache(maxsize=65536)
-def _whole(text: str) -> int | None:
-    # Only digits: int() would also take "1_000" and digits of other scripts, which no other reader of the file does.
-    text = text.strip()
-    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
-    return sign * int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
-
-
 def _burst_number(cell: str, column: str, line: int) -> int:
-    value = _whole(cell)
+    value = whole(cell)
     if value is None:
         if not cell.strip() and column != "bytes":
             return 0
         raise DataError(
-            f"line {line}: column '{column}' is {_shown(cell)}, not a whole number", f"write {column} in digits, for example 4096"
+            f"line {line}: column '{column}' is {shown(cell)}, not a whole number", f"write {column} in digits, for example 4096"
         )
     return value
 
@@ -183,9 +143,9 @@ def _schedule(group: _Group) -> Schedule:
 def _head(cells: tuple[str, ...]) -> tuple[int | tuple[int, ...], int, int, int, StartRule, str, str, str]:
     """Return the head cells as the fields of `Schedule` after its bursts, in their order."""
     cell = {name: text or _DEFAULTS.get(name, "") for name, text in zip(HEAD_COLUMNS, cells, strict=True)}
-    warps, source, destination = (_head_number(cell[name], name) for name in ("warps", "source", "destination"))
+    warps, source, destination = (whole_cell(cell[name], name) for name in ("warps", "source", "destination"))
     how = (cast("StartRule", cell["start"]), cell["flavour"], cell["layout"], cell["completion"])
-    return _producers(cell["producers"]), warps, source, destination, *how
+    return producers_cell(cell["producers"]), warps, source, destination, *how
 
 
 def _first_bad(build: Callable[[tuple[Burst, ...]], Schedule], bursts: list[Burst]) -> int:
@@ -199,23 +159,3 @@ def _first_bad(build: Callable[[tuple[Burst, ...]], Schedule], bursts: list[Burs
         except XStageError:
             high = middle
     return low
-
-
-def _producers(cell: str) -> int | tuple[int, ...]:
-    parts = cell.removeprefix("smid:").replace(",", " ").replace(";", " ").split() if cell.startswith("smid:") else [cell]
-    numbers = [_whole(part) for part in parts]
-    if not numbers or None in numbers:
-        raise DataError(f"column 'producers' is {_shown(cell)}", "write a count of SMs, such as 132, or smids, such as smid:0 2 4")
-    return tuple(cast("list[int]", numbers)) if cell.startswith("smid:") else cast("int", numbers[0])
-
-
-def _head_number(cell: str, column: str) -> int:
-    value = _whole(cell)
-    if value is None:
-        raise DataError(f"column '{column}' is {_shown(cell)}, not a whole number", f"write {column} in digits, for example 1")
-    return value
-
-
-def _shown(cell: str) -> str:
-    cell = " ".join(cell.split())  # a quoted cell may hold a line break
-    return "empty" if not cell else f"'{cell[:40]}'"

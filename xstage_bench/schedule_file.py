@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from xstage_bench.completion import DEFAULT as DEFAULT_COMPLETION
+from xstage_bench.csv_rows import written_producers
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.record.atomic import write_bytes
 from xstage_bench.record.json_file import check_version, encode_json, read_bytes
@@ -75,7 +76,7 @@ def load_schedules(path: Path | str) -> list[Schedule]:
         The content describes no schedules; the message names the file, the line or entry, the column and the value.
     """
     path = Path(path)
-    text = _text(path)
+    text = read_text(path)
     try:
         with _no_collection():
             found = _from_json(path, text) if text.lstrip()[0] in "{[" else schedules_from_csv(text)
@@ -110,19 +111,16 @@ def save_schedules(path: Path | str, schedules: Sequence[Schedule]) -> None:
     write_bytes(path, _to_csv(schedules) if path.suffix.lower() == ".csv" else _to_json(schedules))
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    # Millions of small objects are made and none is garbage: the cycle collector would double the time looking for some.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def read_text(path: Path) -> str:
+    """Return the text of a schedule file.
 
-
-def _text(path: Path) -> str:
+    Raises
+    ------
+    UsageError
+        `path` does not exist or is a folder.
+    DataError
+        Empty, larger than `LARGEST_FILE_BYTES`, or not UTF-8 text.
+    """
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a schedule file", f"name a file in it: ls {path}")
     if path.is_file() and path.stat().st_size > LARGEST_FILE_BYTES:
@@ -141,6 +139,18 @@ def _text(path: Path) -> str:
     if not text.strip():
         raise DataError(f"{path} is empty", _HINT)
     return text
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    # Millions of small objects are made and none is garbage: the cycle collector would double the time looking for some.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _from_json(path: Path, text: str) -> list[Schedule]:
@@ -199,7 +209,7 @@ def _to_csv(schedules: Sequence[Schedule]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for number, s in enumerate(schedules):
-        producers = s.producers if isinstance(s.producers, int) else "smid:" + " ".join(map(str, s.producers))
+        producers = written_producers(s.producers)
         # The number keeps two schedules apart that do the same and so have one key.
         head = (f"{number}-{s.key()}", s.source, s.destination, producers, s.warps, s.flavour, s.layout, s.start, s.completion)
         writer.writerows((*head, b.bytes, b.gap_cycles, b.start_ns) for b in s.bursts)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
+from xstage_bench.flavour import FLAVOURS
 from xstage_bench.schedule import Schedule
 
 Mode = Literal["curve", "ping", "message"]
@@ -44,7 +45,7 @@ class Watch:
     Parameters
     ----------
     schedule : Schedule
-        One isolated, contiguous burst of ``st.v4``; zero bytes leave the link idle. The last two SMs of the source are not available.
+        One isolated burst of any flavour and layout; zero bytes leave the link idle. The last two SMs of the source are not available.
     mode : {'curve', 'ping', 'message'}
         The course of the burst's own stores; a flag from an idle SM, again and again; or messages of several warps from it.
     method : str
@@ -95,8 +96,10 @@ class Watch:
 
     def __post_init__(self) -> None:
         s = self.schedule
-        if len(s.bursts) != 1 or s.start != "isolated" or s.flavour != "st.v4" or s.layout != "contiguous":
-            raise UsageError("visibility is watched over one isolated, contiguous burst of st.v4", "use Schedule((Burst(bytes),), ...)")
+        if len(s.bursts) != 1 or s.start != "isolated":
+            raise UsageError("visibility is watched over one isolated burst", "use Schedule((Burst(bytes),), ...)")
+        if self.mode == "message" and not self.stamps_groups:
+            raise UsageError("messages are watched behind contiguous st.v4 only", "use mode ping behind other flavours")
         if self.mode not in MODES or self.method not in METHODS or self.format not in FORMATS:
             raise UsageError(
                 f"unknown mode, method or format: {self.mode}, {self.method}, {self.format}", f"{MODES}, {METHODS}, {tuple(FORMATS)}"
@@ -105,10 +108,12 @@ class Watch:
             raise UsageError(
                 f"domains '{self.domains}', beside {self.beside} in mode {self.mode}", f"one of {DOMAINS}; beside only in mode ping"
             )
-        if s.bursts[0].bytes > self.window_bytes or self.stores_per_warp % 4:
+        group = FLAVOURS[s.flavour].group
+        if s.bursts[0].bytes > self.window_bytes or self.stores_per_warp % group:
             raise UsageError(
-                f"{s.bursts[0].bytes} bytes: a watched burst has whole groups of 4 warp-stores per warp, {self.window_bytes} bytes at most",
-                f"a multiple of {2048 * s.warps}",
+                f"{s.bursts[0].bytes} bytes: a watched burst has whole groups of {group} warp-stores per warp, "
+                f"{self.window_bytes} bytes at most",
+                f"a multiple of {group * s.warp_store_bytes * s.warps}",
             )
         if self.mode == "curve" and (self.streams > MAX_STREAMS or self.stride < 1 or self.stores_per_warp % self.stride):
             raise UsageError(
@@ -125,6 +130,11 @@ class Watch:
     def window_bytes(self) -> int:
         """Destination bytes of one producer."""
         return WINDOW_BYTES if self.mode == "curve" else LONG_WINDOW_BYTES
+
+    @property
+    def stamps_groups(self) -> bool:
+        """True when every group of the burst is stamped, for the drain curve; else its start and end only, by the instrument's own loop."""
+        return (self.schedule.flavour, self.schedule.layout) == ("st.v4", "contiguous")
 
     @property
     def stores_per_warp(self) -> int:
@@ -163,13 +173,16 @@ class Sighting:
     issue_cycles, publish_cycles : ndarray, shape (R, K)
         `publish_cycles` is that of the slowest warp, NaN where nothing was published.
     issued_ns : ndarray, shape (R, K, W, groups)
-        When each group of four warp-stores had been issued; ``curve`` only, else empty.
+        When each group of four warp-stores had been issued; ``curve`` of contiguous st.v4 only, else empty.
     seen_ns : ndarray, shape (R, K, W, markers)
         When the answer to each watched warp-store was seen; ``curve`` only, else empty.
     at_ns : ndarray, shape (R, pings)
         Start of each flag or message, NaN for those before the burst.
     ping_issue_cycles, ping_publish_cycles, round_trip_cycles : ndarray, shape (R, pings)
         Flag: the flag's own instructions; message: its data, then its publishing; both: until the answer was seen. NaN where none was sent.
+    reusable_cycles, completed_cycles : ndarray, shape (R, K)
+        Bulk copies: after the end of issue, until the source may be written again (``wait_group.read``) and until ``wait_group``
+        returned, of the slowest warp. NaN for stores, whose source is a register.
     wrong, torn, lines : int
         16-byte words of the burst that were wrong at the destination; 16-byte words of messages that were not yet there although their
         flag was; 128-byte lines of messages received.
@@ -190,6 +203,8 @@ class Sighting:
     ping_issue_cycles: NDArray[np.float64]
     ping_publish_cycles: NDArray[np.float64]
     round_trip_cycles: NDArray[np.float64]
+    reusable_cycles: NDArray[np.float64]
+    completed_cycles: NDArray[np.float64]
     wrong: int
     torn: int
     lines: int

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from xstage_bench.arrival import arrival_row, arrival_watches
 from xstage_bench.device import Gpu, Node
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import PairError, UsageError
@@ -18,6 +19,7 @@ from xstage_bench.visibility import DOMAINS, METHODS, RESERVED_SMS, WARMUP, Sigh
 from xstage_bench.visibility_numbers import behind_backlog, chosen, curve_of, own_sm_drained, spread
 
 SCHEMA_VERSION = 1
+PARTS = ("curve", "flag", "lag", "domain", "message", "torn", "arrival", "loud")
 CURVES = ("at_ns", "issued_bytes", "visible_bytes")  # kept of the first process
 PUBLISHING = (("flag", "release.sys"), ("flag", "release.gpu"), ("flag.each", "relaxed"), ("ll", "relaxed"), ("ll128", "relaxed"))
 Named = tuple[str, Watch]
@@ -92,6 +94,13 @@ def watches(gpu: Gpu, source: int, destination: int, *, quick: bool = False) -> 
         yield "torn", Watch(burst(most, 2 << 20), "message", repetitions=8 if quick else 32, idle_pings=0, pings=400, **form)
 
 
+def everything(node: Node, source: int, destination: int, *, quick: bool = False) -> Iterator[Named]:
+    """Yield `watches`, and the bursts of every flavour and layout that this node knows, towards a peer."""
+    yield from watches(node.gpus[source], source, destination, quick=quick)
+    if source != destination:
+        yield from arrival_watches(node.gpus[source], source, destination, node.flavours, repetitions=8 if quick else 25)
+
+
 def row_of(part: str, sighting: Sighting) -> dict[str, Any]:
     """One row of the document."""
     w, s = sighting.watch, sighting.watch.schedule
@@ -106,8 +115,12 @@ def row_of(part: str, sighting: Sighting) -> dict[str, Any]:
         "status": sighting.status,
         "wrong_words": sighting.wrong,
     }
+    if part in ("arrival", "loud"):
+        row |= {"flavour": s.flavour, "layout": s.layout}
     if sighting.status == "timeout":
         return row
+    if part == "arrival":
+        return row | arrival_row(sighting)
     if part == "curve":
         c = curve_of(sighting)
         row["echo_ns"] = round(c.echo_ns, 1)
@@ -152,6 +165,7 @@ def survey(
     *,
     quick: bool = False,
     processes: int = 3,
+    only: Sequence[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Watch everything for every pair in fresh processes, and return the document.
@@ -162,6 +176,8 @@ def survey(
         ``process number -> device``.
     pairs : sequence of (int, int), optional
         Default: all that the node has, and each source's LOCAL control.
+    only : sequence of str
+        Parts of the document, `PARTS`; all when empty.
 
     Raises
     ------
@@ -187,7 +203,9 @@ def survey(
                     progress(f"process {process}, pair {name}")
                 before, issued = link_tx_kib(source), 0
                 try:
-                    for part, watch in watches(node.gpus[source], source, destination, quick=quick):
+                    for part, watch in everything(node, source, destination, quick=quick):
+                        if only and part not in only:
+                            continue
                         sighting = device.watch(watch)
                         row = {"part": part, "process": process, **row_of(part, sighting)}
                         rows.append(row if process == 0 else {k: v for k, v in row.items() if k not in CURVES})

@@ -36,7 +36,7 @@ def test_every_flavour_and_layout_stores_what_it_should(device: CudaDevice, flav
 
 
 @pytest.mark.parametrize("start", ["free", "timed"])
-@pytest.mark.parametrize("flavour", ["st.b32", "red.f32", "red.bf16x2", "bulk.512", "bulkred.f32.2048"])
+@pytest.mark.parametrize("flavour", ["st.b32", "red.f32", "red.bf16x2", "bulk.512", "bulkred.f32.2048", "tensor.2048", "tensor.16384"])
 def test_trains_wrap_and_are_verified(device: CudaDevice, flavour: str, start: str) -> None:
     size = unit(flavour, "contiguous", 3)
     bursts = tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from xstage_bench.arrival import arrival_row, watched_bytes
 from xstage_bench.device.cuda.device import CudaDevice
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.visibility import RESERVED_SMS, Watch
@@ -36,6 +37,33 @@ def test_what_is_issued_is_not_yet_visible(device: CudaDevice) -> None:
     rate, line = remote.drain_gb_per_s.median, device.node().line_rate_gb_per_s
     assert rate is not None
     assert line is None or rate < line
+
+
+@pytest.mark.parametrize(
+    ("flavour", "plan"),
+    [
+        ("st.b32", "contiguous"),
+        ("st.v4", "rows256"),
+        ("red.v4.f32", "contiguous"),
+        ("bulk.2048", "contiguous"),
+        ("bulkred.f32.2048", "contiguous"),
+        ("bulk.256", "tile128"),
+        ("tensor.16384", "tile128"),
+        ("tensor.2048", "contiguous"),
+    ],
+)
+def test_a_burst_of_any_flavour_arrives_whole_and_after_its_issue(device: CudaDevice, flavour: str, plan: str) -> None:
+    most = device.node().gpus[0].sm_count - RESERVED_SMS
+    schedule = Schedule((Burst(watched_bytes(flavour, plan)),), most, 4, 0, 1, flavour=flavour, layout=plan)
+    stride = int(schedule.stores_per_warp()[0])
+    seen = device.watch(Watch(schedule, "curve", repetitions=6, stride=stride, pings=0, idle_pings=34))
+    assert (seen.status, seen.wrong) == ("ok", 0)
+    row = arrival_row(seen)
+    volume = schedule.bursts[0].bytes * most
+    assert row["slowest_visible_cycles"]["median"] > 500
+    assert row["span_cycles"]["median"] > volume / 478e9 * seen.sm_clock_mhz * 1e6, "no faster than the wire"
+    if flavour.startswith(("bulk", "tensor")):
+        assert row["visible_cycles"]["median"] > row["completed_cycles"]["median"] >= row["reusable_cycles"]["median"] > 0
 
 
 def test_a_release_waits_for_the_backlog_and_a_plain_flag_does_not(device: CudaDevice) -> None:

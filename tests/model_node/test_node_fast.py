@@ -16,6 +16,7 @@ from xstage_bench.model.node import compiled
 from xstage_bench.model.node.classes import unit_table
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import model_of
+from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.packed import Packed, pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
@@ -67,6 +68,25 @@ def test_the_compiled_loop_gives_the_numbers_of_numpy_s(exact: bool, clock: floa
     assert slow.stalled.mean() > 0.2
     assert (~slow.stalled).mean() > 0.2
     agree(fast, slow)
+
+
+@pytest.mark.usefixtures("numba")
+@pytest.mark.parametrize(
+    "law",
+    [
+        IssueLaw(tail_unheld=1.0),
+        IssueLaw(
+            store_bytes=512.0, unroll=1.0, queue_operations=(4.0, 6.0, 8.0, 6.0), engine_operations=(4.0, 6.0, 8.0, 6.0), engine_cycles=20.0
+        ),
+    ],
+)
+def test_both_loops_know_what_is_a_flavour_s_own(law: IssueLaw) -> None:
+    many = drawn(120, 11)
+    model = replace(MODEL, issue=law)
+    fast, slow = (predict_node(model, many, compiled=c) for c in (True, False))
+    agree(fast, slow)
+    plain = predict_node(MODEL, many, compiled=False)
+    assert np.abs(slow.issue_cycles / plain.issue_cycles - 1).max() > 0.1, "the law makes a difference"
 
 
 @pytest.mark.usefixtures("numba")

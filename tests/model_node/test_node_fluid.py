@@ -35,6 +35,7 @@ def _rows(
         free=np.full((n, 1), free),
         gap=np.full((n, 1), gap),
         deadline=period * np.arange(n, dtype=float)[:, None],
+        unheld=np.zeros((n, 1)),
         bursts=np.array([n]),
         rule=np.array([rule]),
         link=one(L),

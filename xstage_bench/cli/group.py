@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import signal
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -21,16 +23,28 @@ VERBS: dict[str, str] = {
     "run": "Measure, and write a run folder.",
     "scene": "Measure several schedules at the same time: fan-out, incast, both directions, and their company.",
     "visibility": "Measure when stores become visible at the peer, and what publishing costs.",
+    "fused": "Measure kernels that store to their peers as they compute, beside the same work done in turn.",
+    "copies": "Measure the sustained drain rate beside a copy engine and a copy kernel on the same pair.",
     "fit": "Fit the Burst-Gap model to a run folder; writes model.json.",
     "validate": "Judge the model on the held-out schedules; writes validation.json.",
     "predict": "Predict the issue times of a schedule file with a fitted model.",
+    "advise": "Advise how to order, size and space a kernel's stores so that they cost least.",
     "report": "Draw the figures and write one self-contained HTML page.",
     "check": "Say what speaks against a run, or judge it by an operator's limits.",
+    "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
     "compare": "Compare two fitted runs, or one with a shipped node: same, better, worse or undetermined.",
+    "import": "Import the time stamps of a kernel of your own as a schedule and a run folder.",
+    "explain": "Say what a column, key or warning means.",
     "fleet": "Rank the runs of many nodes, and name what stands out.",
-    "export": "Write the samples of a run folder as JSON or CSV.",
 }
 INTERRUPTED = 128 + signal.SIGINT
+
+
+def one_of(what: str, args: list[str], known: Iterable[str], ctx: click.Context) -> None:
+    """Refuse a first argument that is no option and none of `known`; the message names the nearest."""
+    if args and args[0] not in (names := list(known)) and not args[0].startswith("-"):
+        near = difflib.get_close_matches(args[0], names, n=1)
+        raise click.UsageError(f"no {what} '{args[0]}'" + (f"; did you mean '{near[0]}'?" if near else ""), ctx)
 
 
 class Terminated(KeyboardInterrupt):
@@ -56,14 +70,13 @@ class LazyGroup(click.Group):
         """Import and return one verb."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"xstage_bench.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"xstage_bench.cli.{module}").command
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb, or name the nearest one."""
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            raise click.UsageError(f"no verb '{args[0]}'" + (f"; did you mean '{near[0]}'?" if near else ""), ctx)
+        one_of("verb", args, VERBS, ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xstage_bench.cli.options import FILE, common, measuring, own_schedules, run_options
-from xstage_bench.cli.output import STDOUT, Output
+from xstage_bench.cli.output import STDOUT, Output, table
 from xstage_bench.cli.progress import progress_bar
 from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from xstage_bench.device import Compute
+    from xstage_bench.device.backend import Peer
     from xstage_bench.record.reader import Run
 
 ERROR = 1
@@ -24,13 +26,28 @@ ERROR = 1
 @own_schedules
 @click.option("--out", "folder", type=FILE, metavar="DIR", help="The run folder; default: a new dated one under ./xstage-runs/.")
 @click.option("--resume", is_flag=True, help="Finish the interrupted run in --out.")
+@click.option("--compute", type=click.Choice(["mma", "spin"]), help="Replay the schedules as tasks: tensor-core work, or as long a wait.")
+@click.option("--repetitions", type=click.IntRange(1, 1000), help="Of a replay, in each process; default 9.")
+@click.option("--processes", type=click.IntRange(1, 20), help="Fresh processes of a replay; default 3.")
+@click.option("--model", type=FILE, metavar="MODEL", help="Of a replay: a model.json or fitted run, whose predictions stand beside.")
 @common
-def command(out: Output, folder: Path | None, resume: bool, **chosen: Any) -> int:
+def command(
+    out: Output, folder: Path | None, resume: bool, compute: Compute | None, repetitions: int | None, processes: int | None,
+    model: Path | None, **chosen: Any,
+) -> int:  # fmt: skip
     """Measure the pairs of this node and write a run folder.
 
     A folder is never overwritten. On Ctrl-C or SIGTERM what was measured is kept, and --resume finishes it.
+
+    With --compute, or a schedule file of tasks, the schedules are replayed: tensor-core work and stores with the waits between them, each
+    schedule beside itself without stores; the folder then holds replay.json (docs/replay.md).
     """
     from xstage_bench.runner import record_run
+
+    if _is_replay(compute, chosen["schedule"]):
+        return _replay(out, folder, resume, compute or "mma", repetitions or 9, processes or 3, model, **chosen)
+    if repetitions is not None or processes is not None or model is not None:
+        raise UsageError("--repetitions, --processes and --model belong to a replay", "--schedule S --compute mma")
 
     options = run_options(out, **chosen)
     folder = run_folder(folder, resume)
@@ -43,6 +60,58 @@ def command(out: Output, folder: Path | None, resume: bool, **chosen: Any) -> in
         raise
     out.result(run_document(run), f"{run.folder}\n{count_text(run)}")
     return pair_status(out, run)
+
+
+def _is_replay(compute: Compute | None, schedule: tuple[Path, ...]) -> bool:
+    if compute is not None and not schedule:
+        raise UsageError("--compute does not say what to replay", "--schedule S --compute mma")
+    from xstage_bench.task_file import is_task_file
+
+    return compute is not None or any(is_task_file(path) for path in schedule)
+
+
+def _replay(
+    out: Output, folder: Path | None, resume: bool, compute: Compute, repetitions: int, processes: int, model: Path | None, *,
+    spec: str, peer: Peer, schedule: tuple[Path, ...], flavour_path: tuple[Path, ...], seed: int, **probing: Any,
+) -> int:  # fmt: skip
+    from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.flavour import load_flavour, register
+    from xstage_bench.pipeline import find_model
+    from xstage_bench.task_replay import load_any, record_replay
+
+    unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path") if probing[name]]
+    if resume or unused:
+        raise UsageError(f"--{'resume' if resume else unused[0].replace('_', '-')} and a replay: it has no probes", "leave it out")
+    for path in flavour_path:
+        register(load_flavour(path))
+    loaded = None if model is None else find_model(model)
+    schedules = load_any(schedule)
+    choice = resolve_backend(spec, peer)
+    if choice.simulated:
+        out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
+    folder = run_folder(folder, False)
+    out.note(f"replaying {len(schedules)} schedules into {folder}")
+    document = record_replay(
+        choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions, processes=processes, seed=seed,
+        model=loaded, say=out.note,
+    )  # fmt: skip
+    for pair, reason in document["failed"].items():
+        out.note(f"xstage: pair {pair}: {reason}")
+    out.result({"run": str(folder), **document}, f"{folder}\n{_replay_text(document)}")
+    return ERROR if document["failed"] or any(set(row["left_out"]) - {"warmup"} for row in document["rows"]) else 0
+
+
+def _replay_text(document: dict[str, Any]) -> str:
+    """Return one line per schedule."""
+    names = ("total_us", "no_store_us", "slowdown", "sm_clock_mhz")
+    predicted = ("predicted_us", "predicted_no_store_us") if "prediction" in document else ()
+    rows = [
+        [row["schedule"], row["tasks"], *(row[name]["value"] for name in names), *(row.get(name) for name in predicted)]
+        for row in document["rows"]
+    ]
+    kind = f"backend {document['backend']}" + (", SIMULATED" if document["simulated"] else "")
+    head = ["schedule", "tasks", "total us", "without stores us", "slowdown", "SM clock MHz", *(n.replace("_us", " us") for n in predicted)]
+    return f"{kind}, compute by {document['compute']}\n\n{table(head, rows)}"
 
 
 def run_folder(folder: Path | None, resume: bool) -> Path:

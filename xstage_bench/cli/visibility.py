@@ -10,6 +10,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common, ordered_pairs
 from xstage_bench.cli.output import STDOUT, Output, check_file
+from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.visibility_survey import Watcher
@@ -21,9 +22,10 @@ ERROR = 1
 @click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help="Only these ordered pairs: 0:1,1:0; 0:0 is the LOCAL control.")
 @click.option("--quick", is_flag=True, help="One process and fewer repetitions.")
 @click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh processes, each with its own memory.")
+@click.option("--only", "only", multiple=True, metavar="PART", help="curve, flag, lag, domain, message, torn, arrival, loud; repeatable.")
 @click.option("--out", "path", type=FILE, default=Path("visibility.json"), show_default=True, metavar="FILE", help="'-' is stdout.")
 @common
-def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, quick: bool, processes: int, path: Path) -> int:
+def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, quick: bool, processes: int, only: tuple[str, ...], path: Path) -> int:
     """Watch, on the peer, when stores arrive: drain curves, bytes under way, flags behind a backlog, ways to publish.
 
     Needs GPUs: no simulator answers here. docs/visibility.md says what the numbers mean.
@@ -32,7 +34,11 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, quick: bool,
     from xstage_bench.device.cuda.compile import sources_hash
     from xstage_bench.record.atomic import write_bytes
     from xstage_bench.record.json_file import encode_json
-    from xstage_bench.visibility_survey import survey
+    from xstage_bench.visibility_survey import PARTS, survey
+
+    for part in only:
+        if part not in PARTS:
+            raise UsageError(f"unknown part '{part}'", f"use one of: {', '.join(PARTS)}")
 
     out.no_json_beside(path, "the document")
     check_file(path)
@@ -40,7 +46,7 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, quick: bool,
     document = {
         "argv": ["xstage", *sys.argv[1:]],
         "cuda_sources": sources_hash(),
-        **survey(_open, pairs, quick=quick, processes=processes, progress=out.note),
+        **survey(_open, pairs, quick=quick, processes=processes, only=only, progress=out.note),
     }
     for pair, reason in document["failed_pairs"].items():
         out.note(f"xstage: {reason}" if f"pair {pair}" in reason else f"xstage: pair {pair}: {reason}")

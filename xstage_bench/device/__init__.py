@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from xstage_bench.schedule import Schedule
+from xstage_bench.task_schedule import TaskSchedule, TaskTrace
 from xstage_bench.trace import Trace
 
 Kind = Literal["measure", "sentinel", "warmup"]
+#: How a task's compute is executed: tensor-core instructions, or waiting for as many cycles.
+Compute = Literal["mma", "spin"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +110,17 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Release the process and its memory. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class TaskDevice(Device, Protocol):
+    """A device that executes TaskSchedules too: ``cuda`` and ``sim``; a recorded run holds none."""
+
+    def execute_tasks(self, schedules: Sequence[TaskSchedule], *, repetitions: int, compute: Compute) -> Iterator[TaskTrace]:
+        """Execute all schedules once, in the order given, then again, until each has been executed `repetitions` times.
+
+        Yields one TaskTrace per execution, in that order. All have the same source and destination. What is not to be counted is marked
+        in its `status`.
+        """
         ...

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 #: The probe whose schedules no fit may see.
-HOLDOUT = "holdout"
+#: Probes whose schedules no fit may see.
+HOLDOUT = ("holdout", "flavour_holdout")
 #: Probes of isolated bursts over a grid of sizes: to a peer, the LOCAL control, and those of other flavours and layouts.
 ISOLATED = ("isolated", "local", "flavours", "layouts")
 _IDENTITY = ("schedule", "probe", "kind", "source", "destination", "flavour", "layout", "start", "producers", "producer_set", "warps")
@@ -71,7 +72,7 @@ def check_columns(samples: pd.DataFrame) -> None:
 
 def asked_rows(samples: pd.DataFrame) -> pd.DataFrame:
     """Rows that were meant for a fit: measured, evenly spread producers, not held out; in an order that does not depend on the files."""
-    chosen = samples[(samples["kind"] == "measure") & (samples["producer_set"] == "even") & (samples["probe"] != HOLDOUT)]
+    chosen = samples[(samples["kind"] == "measure") & (samples["producer_set"] == "even") & ~samples["probe"].isin(HOLDOUT)]
     return chosen.sort_values(["schedule", "process", "repetition", "burst"], kind="stable")
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import NodeBasis
 from xstage_bench.model.release import ReleaseLaw
+from xstage_bench.model.tasks.costs import TaskCosts
 from xstage_bench.record.json_file import read_json, write_json
 
 SCHEMA_VERSION = 1
@@ -174,6 +175,7 @@ class Model:
     sm_clock_mhz: float
     pairs: list[PairModel]
     timer: TimerFacts | None = None
+    tasks: list[TaskCosts] = field(default_factory=list)
     seed: int = 0
     resamples: int = 0
     notes: list[str] = field(default_factory=list)

@@ -13,6 +13,7 @@ from xstage_bench.errors import DataError
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.node.entry import NodeBasis, NodeEntry, calibrate_node, model_of
 from xstage_bench.model.node.intervals import in_range, interval
+from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.schedule import Schedule
 
@@ -28,7 +29,7 @@ _BASIS = tuple(f.name for f in fields(NodeBasis))
 
 
 def with_nodes(model: Model, samples: pd.DataFrame, producers: pd.DataFrame, smids: dict[int, Sequence[int]], *, seed: int = 0) -> Model:
-    """Return the model with the node model of every remote pair that the samples can fit; others get a note that says why not.
+    """Return the model with the node model of every remote pair and flavour that the samples can fit; others get a note that says why not.
 
     Parameters
     ----------
@@ -39,16 +40,22 @@ def with_nodes(model: Model, samples: pd.DataFrame, producers: pd.DataFrame, smi
         All smids of each GPU.
     seed : int
     """
-    remote = [p for p in model.pairs if not p.is_local and p.flavour == "st.v4" and p.layout == "contiguous"]
-    limit = LIMIT if len(remote) <= MANY_PAIRS else LIMIT_OF_MANY
+    remote = [p for p in model.pairs if not p.is_local and p.layout == "contiguous"]
+    limit = LIMIT if len({p.pair for p in remote}) <= MANY_PAIRS else LIMIT_OF_MANY
     pairs, notes = list(model.pairs), list(model.notes)
+    maps: dict[int, Placement] = {}  # the same for every flavour: inferred once
     for pair in remote:
         source, destination = (int(x) for x in pair.pair.split(">"))
         try:
-            entry = calibrate_node(samples, producers, source, destination, np.asarray(smids[source]), limit=limit, seed=seed)
+            entry = calibrate_node(
+                samples, producers, source, destination, np.asarray(smids[source]), flavour=pair.flavour, placement=maps.get(source),
+                limit=limit, seed=seed,
+            )  # fmt: skip
         except DataError as error:
-            notes.append(f"{pair.pair}: no node model: {error.message}")
+            notes.append(f"{pair.pair}{'' if pair.flavour == 'st.v4' else f' {pair.flavour}'}: no node model: {error.message}")
             continue
+        if not entry.notes:
+            maps[source] = entry.placement
         basis = NodeBasis(**{name: getattr(entry, name) for name in _BASIS})
         pairs[pairs.index(pair)] = replace(pair, node=entry.node, node_basis=basis)
     return replace(model, pairs=pairs, notes=notes)

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
-from scipy.stats import t as student
 
 from xstage_bench.completion import DEFAULT
 from xstage_bench.model.estimate import Estimate
@@ -24,7 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FloatArray = NDArray[np.float64]
-PROBE = "fences"
+#: Probes whose bursts end in a completion that is to be priced.
+PROBES = ("fences", "bulk_fences")
 STATISTIC = "drain_mean"
 LEVEL = 0.95
 _MIN_SIZES = 4
@@ -99,6 +98,8 @@ def fit_release(volume: FloatArray, cost: FloatArray) -> tuple[float, float, flo
     empty_cycles, cycles_per_byte, held_bytes
         By relative least squares; `held` from the best of a grid, refined.
     """
+    from scipy.optimize import minimize_scalar
+
     candidates = np.geomspace(volume[volume > 0][0], volume[-1], _CANDIDATES)
     losses = [_loss(volume, cost, held) for held in candidates]
     at = int(np.argmin(losses))
@@ -129,7 +130,7 @@ def release_laws(rows: pd.DataFrame, sm_clock_mhz: float) -> list[ReleaseLaw]:
     """
     if "completion" not in rows:
         return []
-    mine = rows[(rows["probe"] == PROBE) & (rows["start"] == "isolated") & (rows["burst"] == 0)]
+    mine = rows[rows["probe"].isin(PROBES) & (rows["start"] == "isolated") & (rows["burst"] == 0)]
     done = mine["completed_mean_cycles"].fillna(0.0) if "completed_mean_cycles" in mine else 0.0
     mine = mine.assign(cost=mine["drain_mean_cycles"] - done)  # of the completion alone, after a bulk copy's own wait
     return list(_laws(mine[np.isfinite(mine["cost"].to_numpy(dtype=np.float64))], sm_clock_mhz))
@@ -188,6 +189,8 @@ def _law(completion: str, producers: int, warps: int, volume: FloatArray, costs:
 
 def _estimate(value: float, of_each: list[float]) -> Estimate:
     """Value with the t interval of the spread between processes; no interval from fewer than two."""
+    from scipy.stats import t as student
+
     n = len(of_each)
     if n < 2:
         return Estimate(value=value, standard_error=None, low=None, high=None, statistic=STATISTIC, reason="one process only")

@@ -77,7 +77,7 @@ def validate(model: Model, samples: pd.DataFrame) -> Validation:
     """
     check_columns(samples)
     valid = valid_rows(asked_rows(samples))
-    heldout = samples[(samples["probe"] == HOLDOUT) & (samples["kind"] == "measure")]
+    heldout = samples[samples["probe"].isin(HOLDOUT) & (samples["kind"] == "measure")]
     out = Validation(schema_version=SCHEMA_VERSION, backend=model.backend, models=[])
     for pair in model.pairs:
         source, _, destination = pair.pair.partition(">")

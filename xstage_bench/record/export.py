@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -54,7 +53,7 @@ def export_run(run: Run, fmt: str, out: Path | str, *, table: str = "samples") -
     if str(out) == "-":
         return _to_stdout(run, table, write)
     path = Path(out)
-    _refuse_own_files(run, path)
+    refuse_own_files(run.folder, path)
     with replacing(path) as file:
         return write(run, table, file)
 
@@ -100,10 +99,11 @@ def _to_stdout(run: Run, table: str, write: Any) -> int:
         return 0
 
 
-def _refuse_own_files(run: Run, path: Path) -> None:
+def refuse_own_files(run: Path, path: Path) -> None:
+    """Raise UsageError when an export would write over the record of the run folder `run`, or over its model."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder", f"name a file, for example {path / 'samples.csv'}")
-    folder, target = run.folder.resolve(), path.resolve()
-    own: Iterator[Path] = iter((folder / MANIFEST_NAME, folder / "traces.parquet"))
+    folder, target = run.resolve(), path.resolve()
+    own = (folder / MANIFEST_NAME, folder / "traces.parquet", folder / "model.json")
     if target in own or target.parent in (folder / "samples", folder / "producers"):
         raise UsageError(f"{path} belongs to the run itself, which is never overwritten", "name another file")

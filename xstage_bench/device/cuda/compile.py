@@ -1,7 +1,8 @@
 """Compile the kernels of ``cuda/`` to machine code with NVRTC; needs no GPU.
 
 The device, the tests and ``make kernels`` compile through this one function, so what is checked is what runs. CuPy's own disk
-cache ignores files that a source includes; here the key is a hash of the whole folder.
+cache ignores files that a source includes; here the key is a hash of the whole folder, and the compiler's version: another NVRTC makes
+another measured loop of the same source (docs/method.md).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from xstage_bench.assets import asset_dir
@@ -16,6 +18,13 @@ from xstage_bench.errors import XStageError
 
 #: Architectures for which every plain kernel must compile.
 ARCHITECTURES: tuple[str, ...] = ("sm_80", "sm_90", "sm_100")
+#: The architecture of kernels that use warpgroup products and the tensor copy engine.
+HOPPER = "sm_90a"
+
+
+def architectures_of(source: str) -> tuple[str, ...]:
+    """Return the architectures that a file of ``cuda/`` is written for: only Hopper where it includes a ``hopper_`` header."""
+    return (HOPPER,) if '#include "hopper_' in (asset_dir("cuda") / source).read_text() else ARCHITECTURES
 
 
 def sources_hash() -> str:
@@ -24,6 +33,18 @@ def sources_hash() -> str:
     for path in sorted(asset_dir("cuda").glob("*.cu*")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _nvrtc_version() -> tuple[int, ...] | None:
+    """Return the compiler's version, or None where it is not installed: then only what was compiled without one can be had."""
+    try:
+        from cuda.bindings import nvrtc
+
+        status, *version = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError, OSError):
+        return None
+    return tuple(int(v) for v in version) if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else None
 
 
 def _cache_dir() -> Path:
@@ -57,12 +78,13 @@ def compile_kernel(
     """
     definitions = dict(defines or {})
     name = hashlib.blake2b(
-        repr((source, arch, sorted(definitions.items()), *sorted((headers or {}).items()), sources_hash())).encode(), digest_size=12
+        repr((source, arch, sorted(definitions.items()), *sorted((headers or {}).items()), sources_hash(), _nvrtc_version())).encode(),
+        digest_size=12,
     ).hexdigest()
     cached = _cache_dir() / f"{Path(source).stem}-{arch}-{name}.cubin"
     if cache and cached.is_file():
         return cached.read_bytes()
-    cubin = _nvrtc(source, arch, definitions, dict(headers or {}))
+    cubin = compile_source((asset_dir("cuda") / source).read_text(), source, arch, definitions, headers)
     if cache:
         try:
             cached.parent.mkdir(parents=True, exist_ok=True)
@@ -74,22 +96,36 @@ def compile_kernel(
     return cubin
 
 
-def _nvrtc(source: str, arch: str, definitions: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
+def compile_source(
+    code: str, name: str, arch: str, defines: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+) -> bytes:
+    """Compile a source that need not be a file, with the headers of ``cuda/`` in reach; errors as `compile_kernel`.
+
+    Parameters
+    ----------
+    code : str
+    name : str
+        What messages call it.
+    arch, defines, headers
+        As for `compile_kernel`.
+    """
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
         raise XStageError("the CUDA compiler library is not installed", "pip install 'xstage-bench[cuda13]' (or cuda12)") from error
-    folder = asset_dir("cuda")
-    code = (folder / source).read_bytes()
-    options = [f"--gpu-architecture={arch}", "-std=c++17", f"--include-path={folder}", *(f"-D{k}={v}" for k, v in definitions.items())]
+    inline = dict(headers or {})
+    words = [f"-D{k}={v}" for k, v in (defines or {}).items()]
+    options = [f"--gpu-architecture={arch}", "-std=c++17", f"--include-path={asset_dir('cuda')}", *words]
 
     def call(result: tuple[object, ...]) -> tuple[object, ...]:
         if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise XStageError(f"NVRTC failed on {source} for {arch}: {result[0]}", "check that the NVRTC wheel matches the driver")
+            raise XStageError(f"NVRTC failed on {name} for {arch}: {result[0]}", "check that the NVRTC wheel matches the driver")
         return result[1:]
 
     (program,) = call(
-        nvrtc.nvrtcCreateProgram(code, source.encode(), len(headers), [t.encode() for t in headers.values()], [n.encode() for n in headers])
+        nvrtc.nvrtcCreateProgram(
+            code.encode(), name.encode(), len(inline), [t.encode() for t in inline.values()], [n.encode() for n in inline]
+        )
     )
     try:
         status = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
@@ -97,7 +133,7 @@ def _nvrtc(source: str, arch: str, definitions: Mapping[str, str], headers: Mapp
             (size,) = call(nvrtc.nvrtcGetProgramLogSize(program))
             log = b" " * int(size)  # type: ignore[call-overload]
             call(nvrtc.nvrtcGetProgramLog(program, log))
-            raise XStageError(f"NVRTC rejected {source} for {arch}:\n{log.decode(errors='replace').strip()}", f"fix cuda/{source}")
+            raise XStageError(f"NVRTC rejected {name} for {arch}:\n{log.decode(errors='replace').strip()}", f"fix {name}")
         (size,) = call(nvrtc.nvrtcGetCUBINSize(program))
         cubin = b" " * int(size)  # type: ignore[call-overload]
         call(nvrtc.nvrtcGetCUBIN(program, cubin))

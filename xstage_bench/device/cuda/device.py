@@ -10,15 +10,15 @@ import contextlib
 import multiprocessing
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 import numpy as np
 
 from xstage_bench.completion import completion_of, every_completion
-from xstage_bench.device import Execution, Gpu, Node
-from xstage_bench.device.cuda import layout, visibility, worker
+from xstage_bench.device import Compute, Execution, Gpu, Node
+from xstage_bench.device.cuda import layout, tasks, visibility, worker
 from xstage_bench.device.cuda import scene as scene_layout
 from xstage_bench.device.cuda.debug import timeout_scale
 from xstage_bench.device.cuda.variant import Variant, variant_of
@@ -27,6 +27,7 @@ from xstage_bench.flavour import for_architecture
 from xstage_bench.layouts import LAYOUTS
 from xstage_bench.scene import Scene, SceneTrace
 from xstage_bench.schedule import HOST, Burst, Schedule
+from xstage_bench.task_schedule import Form, TaskSchedule, TaskTrace
 from xstage_bench.topology import read_topology
 from xstage_bench.trace import Trace
 from xstage_bench.visibility import Sighting, Watch
@@ -59,6 +60,8 @@ class CudaDevice:
         self._level_mhz: dict[int, float] = {}
         self._loaded: set[tuple[Variant, bool]] = set()
         self._verified: set[tuple[int, int, str, str]] = set()
+        self._arch: dict[int, str] = {}
+        self._rates: dict[tuple[int, str, str, int], tasks.Rate] = {}
 
     def node(self) -> Node:
         """Describe the GPUs; starts the worker.
@@ -70,6 +73,7 @@ class CudaDevice:
         """
         if self._node is None or self._worker is None:
             facts = self._start()
+            self._arch = {g["index"]: g["arch"] for g in facts["gpus"]}
             oldest = min(facts["gpus"], key=lambda g: int(str(g["arch"]).removeprefix("sm_")))["arch"]
             described: list[dict[str, Any]] = [{k: v for k, v in g.items() if k != "arch"} for g in facts["gpus"]]
             gpus = tuple(Gpu(**{**g, "smids": tuple(g["smids"])}) for g in described)
@@ -182,6 +186,72 @@ class CudaDevice:
         ends = scene.pairs()[0] if scene.pairs() else (scene.gpus()[0],) * 2
         return scene_layout.unpack(packed, self._receive(*ends, packed.expected_s), node.timer_tick_ns)
 
+    def execute_tasks(self, schedules: Sequence[TaskSchedule], *, repetitions: int, compute: Compute) -> Iterator[TaskTrace]:
+        """Execute TaskSchedules, as `TaskDevice.execute_tasks`; docs/replay.md. One call at a time.
+
+        Raises
+        ------
+        PairError
+            Their pair cannot be reached, or its destination does not hold what is stored.
+        UsageError
+            The replay cannot execute one of them.
+        """
+        if not schedules:
+            return
+        a, b = schedules[0].source, schedules[0].destination
+        if any((s.source, s.destination) != (a, b) for s in schedules):
+            raise ValueError("all schedules of one call must have the same source and destination")
+        for flavour, both_ways in {(s.flavour, s.both_ways) for s in schedules}:
+            self._check_tasks(a, b, flavour)
+            if both_ways:
+                self._check_tasks(b, a, flavour)
+        packed = {key: self._pack_tasks(s, compute) for key, s in {id(s): s for s in schedules}.items()}
+        self._load_tasks(list(packed.values()))
+        place = {key: i for i, key in enumerate(packed)}
+        for _ in range(repetitions):
+            for s in schedules:
+                yield tasks.unpack(s, packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)]))
+
+    def tensor_rate(self, source: int, form: Form, warps: int) -> tuple[str, tasks.Rate]:
+        """Return the instruction that does tensor-core work here, and what it costs; measured when first asked for."""
+        node = self.node()
+        instruction = tasks.instruction_for("mma", warps, self._arch[source])
+        key = (source, instruction, form, warps)
+        if key not in self._rates:
+            schedule = tasks.calibration(warps, form, node.gpus[source].sm_count, source)
+            packed = tasks.pack(schedule, {source: node.gpus[source].smids}, instruction)
+            self._load_tasks([packed])
+            found = [tasks.rate_of(packed, self._execute_tasks(0, packed)[source]["stamps"]) for _ in range(5)][1:]
+            self._rates[key] = tasks.Rate(*(float(x) for x in np.median([astuple(r) for r in found], axis=0)))
+        return instruction, self._rates[key]
+
+    def _check_tasks(self, source: int, destination: int, flavour: str) -> None:
+        node = self.node()
+        if source == destination:
+            return
+        if (source, destination) not in node.pairs:
+            why = (node.unusable or {}).get(f"{source}>{destination}", "no such pair")
+            raise PairError(f"pair {source}>{destination} cannot be measured: {why}", "xstage topo")
+        if (source, destination, flavour, "contiguous") not in self._verified:
+            plain = Schedule((Burst(0),), 1, source=source, destination=destination, flavour=flavour)
+            self._prepare(source, destination, [Execution(plain)])
+
+    def _pack_tasks(self, schedule: TaskSchedule, compute: Compute) -> tasks.PackedTasks:
+        gpus = self.node().gpus
+        ends = (schedule.source, schedule.destination) if schedule.both_ways else (schedule.source,)
+        smids = {g: gpus[g].smids for g in ends}
+        if compute == "spin":
+            return tasks.pack(schedule, smids, "spin")
+        return tasks.pack(schedule, smids, *self.tensor_rate(schedule.source, schedule.form, schedule.warps))
+
+    def _load_tasks(self, packed: list[tasks.PackedTasks]) -> None:
+        self._send("tasks_load", packed)
+        self._receive(packed[0].source, packed[0].destination, _COMPILE_S * len({p.variant for p in packed}) + 0.01 * len(packed))
+
+    def _execute_tasks(self, which: int, packed: tasks.PackedTasks) -> Any:
+        self._send("tasks_execute", which, self._next_tag(1) * 0x61C88647 & 0xFFFFFFFF)
+        return self._receive(packed.source, packed.destination, packed.expected_s)
+
     def _collect(self, flying: deque[layout.Batch], source: int, destination: int) -> list[Trace]:
         self._send("collect")
         stamps, verdicts, lines = self._receive(source, destination, sum(b.expected_s for b in flying))
@@ -199,6 +269,11 @@ class CudaDevice:
         sizes = (watch.window_bytes * s.producer_count, visibility.DESTINATION_BOX_BYTES)
         self._send("visibility", s.source, s.destination, packed, visibility.result_shapes(watch), *sizes)
         return visibility.unpack(watch, packed["smids"], self._receive(s.source, s.destination, visibility.TOTAL_NS * 1e-9))
+
+    def copy(self, source: int, destination: int, size: int, loops: int, samples: int, warmups: int, method: str) -> dict[str, Any]:
+        """Copy a whole buffer to a peer, by the copy engine or by a kernel on all SMs (`copies_worker.Copies.copy`)."""
+        self._send("copy", source, destination, size, loops, samples, warmups, method)
+        return dict(self._receive(source, destination, size * (loops * samples + warmups) / 20e9))
 
     def close(self) -> None:
         """End the worker: politely by closing the pipe, then by force."""

@@ -15,6 +15,7 @@ MAX_BURSTS_BULK = 64
 _SEGMENTS = ("none", "rows", "tile")
 _TIMELINE_BYTES = MAX_WARPS * 128 * 4
 _HEAD_BYTES = 256  # item, producer, clocks
+_SWIZZLE_BYTES = 1024
 _BULK_STEPS_BYTES = 13 * 128  # BULK_SOURCES of cuda/pattern.cuh, 128 bytes apart
 
 
@@ -54,6 +55,8 @@ class Variant:
         bursts = MAX_BURSTS_BULK if self.flavour.bulk else MAX_BURSTS_ON_DEVICE
         per_burst = 16 + MAX_WARPS * (24 if self.flavour.bulk else 16)
         source = warps * (self.flavour.bytes + _BULK_STEPS_BYTES) if self.flavour.bulk else 0
+        if self.flavour.kind == "tensor":  # sources begin where a swizzle does
+            source = (warps * -(-(self.flavour.bytes + _BULK_STEPS_BYTES) // _SWIZZLE_BYTES) + 1) * _SWIZZLE_BYTES
         return _HEAD_BYTES + bursts * per_burst + source + (_TIMELINE_BYTES if timeline else 0)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.device.cuda.variant import variant_of
 from xstage_bench.errors import UsageError
 from xstage_bench.visibility import FORMATS, METHODS, MODES, RESERVED_SMS, Sighting, Watch
 
@@ -21,12 +22,12 @@ _NUMBERS = (
 )
 _POINTERS = (
     "timeout_ns", "total_ns", "data", "source_box", "destination_box", "producer_of", "delays", "issue_stamps", "progress", "curve",
-    "ping_stamps", "found",
+    "ping_stamps", "found", "tensor_map",
 )
 # fmt: on
 PLAN = np.dtype([(n, "<u4") for n in _NUMBERS] + [(n, "<u8") for n in _POINTERS])
 DELAY = np.dtype([("ping_ns", "<u4"), ("lag_cycles", "<u4")])
-ISSUE_STAMP = np.dtype([(n, "<u4") for n in ("start_before", "issue", "publish", "now_ns")])
+ISSUE_STAMP = np.dtype([(n, "<u4") for n in ("start_before", "issue", "publish", "now_ns", "reusable", "completed")])
 PING_STAMP = np.dtype([(n, "<u4") for n in ("at_ns", "issue", "publish", "round")])
 FOUND = np.dtype([(n, "<u8") for n in ("wrong", "torn", "lines", "timeouts")])
 #: The head of SourceBox, and where its `abort` and `prober` lie.
@@ -94,7 +95,8 @@ def pack(watch: Watch, available: Sequence[int], tag: int) -> dict[str, Any]:
     }
     for name, value in numbers.items():
         plan[name] = value
-    return {"plan": plan, "producer_of": table, "delays": delays, "smids": smids, "domains": watch.domains, "beside": watch.beside}
+    out = {"plan": plan, "producer_of": table, "delays": delays, "smids": smids, "domains": watch.domains, "beside": watch.beside}
+    return out | {"variant": None if watch.stamps_groups else variant_of(watch.schedule), "warps": watch.schedule.warps}
 
 
 def result_shapes(watch: Watch) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -124,7 +126,7 @@ def unpack(watch: Watch, smids: NDArray[np.int64], results: Mapping[str, NDArray
     w, groups = watch.schedule.warps, watch.stores_per_warp // GROUP
     r, k = start_ns.shape
     issued = np.empty((0,))
-    if watch.mode == "curve":
+    if watch.mode == "curve" and watch.stamps_groups:
         cycles = results["progress"][:, :, : w * groups].reshape(r, k, w, groups).astype(np.float64)
         issued = start_ns[:, :, None, None] + cycles / mhz * 1e3
     pings = {n: results["ping_stamps"][n].astype(np.float64) for n in PING_STAMP.names or ()}
@@ -150,6 +152,8 @@ def unpack(watch: Watch, smids: NDArray[np.int64], results: Mapping[str, NDArray
         ping_issue_cycles=np.where(sent, pings["issue"], np.nan),
         ping_publish_cycles=np.where(sent, pings["publish"], np.nan),
         round_trip_cycles=np.where(sent, pings["round"], np.nan),
+        reusable_cycles=np.where(stamps["reusable"] > 0, stamps["reusable"], np.nan),
+        completed_cycles=np.where(stamps["completed"] > 0, stamps["completed"], np.nan),
         wrong=int(found["wrong"]),
         torn=int(found["torn"]),
         lines=int(found["lines"]),

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.tensor_map import encode_tensor_map
+from xstage_bench.device.cuda.variant import Variant
 
 _NAMES = ("produce", "respond", "probe")
 _THREADS = {"produce": 512, "respond": 1024, "probe": 1024}
@@ -37,14 +39,19 @@ class Visibility:
             if index not in self._gpus:
                 self._gpus[index] = _Gpu(index)
         here, there = self._gpus[source], self._gpus[destination]
-        plan = packed["plan"]
-        there.data(data_bytes)
+        plan, variant = packed["plan"], packed["variant"]
+        for gpu in (here, there):
+            gpu.load(variant, packed["warps"])
+        if variant is not None and variant.flavour.reduces:  # sums start at zero; the kernel zeroes them again after each repetition
+            there.zeroed("data", data_bytes)
         plan["data"], plan["destination_box"] = there.data(data_bytes), there.zeroed("destination_box", destination_box_bytes)
         homes = {name: there if name == "found" else here for name in shapes}
         for name, (shape, dtype) in shapes.items():
             plan[name] = homes[name].zeroed(name, max(int(np.prod(shape)) * dtype.itemsize, 16))
         for name in ("producer_of", "delays"):
             plan[name] = here.uploaded(name, packed[name])
+        if variant is not None and variant.flavour.kind == "tensor":
+            plan["tensor_map"] = here.uploaded("tensor_map", encode_tensor_map(int(plan["data"][0]), data_bytes, variant))
         domains = packed["domains"]
         here.launch("produce", plan, here.sms, domain="prober" if domains == "producers" else "same")
         there.launch("respond", plan, 1)
@@ -65,15 +72,27 @@ class _Gpu:
         properties = runtime.getDeviceProperties(index)
         self.sms = int(properties["multiProcessorCount"])
         # More than half of an SM's shared memory: no two of the three kernels' blocks share an SM.
-        self._shared = int(properties["sharedMemPerMultiprocessor"]) // 2 + 1024
-        cubin = compile_kernel("visibility.cu", f"sm_{properties['major']}{properties['minor']}")
-        module = self._call(driver.cuModuleLoadData(cubin))
-        self._functions = {name: self._call(driver.cuModuleGetFunction(module, f"xstage_vis_{name}".encode())) for name in _NAMES}
+        self._half = self._shared = int(properties["sharedMemPerMultiprocessor"]) // 2 + 1024
+        self._arch = f"sm_{properties['major']}{properties['minor']}"
+        self._loaded: dict[Variant | None, dict[str, Any]] = {}
+        self._functions: dict[str, Any] = {}
+        self._streams = {name: cupy.cuda.Stream(non_blocking=True) for name in _NAMES}
+        self._memory: dict[str, tuple[int, int]] = {}
+
+    def load(self, variant: Variant | None, warps: int) -> None:
+        """Make a variant's kernels (None: the plain burst that stamps its groups) those that `launch` starts."""
+        driver = self._driver
+        self._runtime.setDevice(self.index)
+        self._shared = self._half if variant is None else max(self._half, variant.shared_bytes(warps))
+        if variant not in self._loaded:
+            defines = {} if variant is None else {**variant.defines(), "XSTAGE_WHOLE_BURST": "1"}
+            cubin = compile_kernel("visibility.cu", self._arch, defines, {} if variant is None else variant.headers())
+            module = self._call(driver.cuModuleLoadData(cubin))
+            self._loaded[variant] = {n: self._call(driver.cuModuleGetFunction(module, f"xstage_vis_{n}".encode())) for n in _NAMES}
+        self._functions = self._loaded[variant]
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         for function in self._functions.values():
             self._call(driver.cuFuncSetAttribute(function, limit, self._shared))
-        self._streams = {name: cupy.cuda.Stream(non_blocking=True) for name in _NAMES}
-        self._memory: dict[str, tuple[int, int]] = {}
 
     def _call(self, result: tuple[Any, ...]) -> Any:
         if result[0] != self._driver.CUresult.CUDA_SUCCESS:

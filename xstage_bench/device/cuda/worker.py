@@ -22,9 +22,12 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.copies_worker import Copies
 from xstage_bench.device.cuda.debug import HANG_NS, planted, timeout_scale
 from xstage_bench.device.cuda.host_memory import HostMemory
 from xstage_bench.device.cuda.scene_worker import SceneWorker
+from xstage_bench.device.cuda.tasks_worker import TaskWorker
+from xstage_bench.device.cuda.tensor_map import TENSOR_MAP_BYTES, encode_tensor_map
 from xstage_bench.device.cuda.variant import BULK_SHARED_BYTES, Variant
 from xstage_bench.device.cuda.visibility_worker import Visibility
 from xstage_bench.flavour import FLAVOURS
@@ -53,7 +56,10 @@ def main(pipe: Connection) -> None:
     handlers: dict[str, Callable[..., Any]] = {"verify": node.verify, "launch": node.launch, "collect": node.collect}
     handlers["prepare"] = node.prepare
     handlers["scene"] = SceneWorker().run
+    replay = TaskWorker()
+    handlers |= {"tasks_load": replay.load, "tasks_execute": replay.execute}
     handlers["visibility"] = Visibility().watch  # three kernels at once, with buffers of their own
+    handlers["copy"] = Copies().copy
     while True:
         try:
             name, *arguments = pipe.recv()
@@ -238,6 +244,9 @@ class _Source:
     ) -> None:
         self._runtime.setDevice(self.index)
         b = self._slots[slot]
+        tensor = variant.flavour.kind == "tensor"
+        if tensor:
+            arrays = {**arrays, "tensor_map": encode_tensor_map(destination, _WINDOW_BYTES, variant)}
         b.fill(self._runtime, self._stream.ptr, arrays, arrived=_NEVER if fault in ("wait", "hang") else 0)
         spin_ns = HANG_NS if fault == "hang" else int(_SPIN_TIMEOUT_NS * timeout_scale()) + int(longest_s * 1e9)
         u32, u64 = np.uint32, np.uint64
@@ -256,6 +265,7 @@ class _Source:
             block["control"],
             u32(_LEAD_NS),
             u64(spin_ns),
+            *((block["tensor_map"],) if tensor else ()),
         )
         with self._stream:
             kernels = self._kernels[variant, timeline]
@@ -321,6 +331,7 @@ class _Buffers:
             "items": layout.MAX_ITEMS * layout.ITEM.itemsize,
             "bursts": layout.MAX_BURSTS * layout.BURST.itemsize,
             "producer_of": layout.MAX_SETS * layout.MAX_PRODUCERS * 2,
+            "tensor_map": TENSOR_MAP_BYTES,
         }
         self.at: dict[str, int] = {}
         total = 0

@@ -9,17 +9,19 @@ from typing import Literal
 
 import numpy as np
 
-from xstage_bench.device import Execution, Gpu, Node
+from xstage_bench.device import Compute, Execution, Gpu, Node
 from xstage_bench.device.sim import burst_gap
 from xstage_bench.device.sim.core import Conditions, Ideal, run
 from xstage_bench.device.sim.faults import Faults, raise_if_dropped, raise_if_error_due, raise_if_hanging
-from xstage_bench.device.sim.observe import observe, stream
+from xstage_bench.device.sim.observe import observe, observe_tasks, stream
 from xstage_bench.device.sim.presets import Preset, find_preset
 from xstage_bench.device.sim.scene import courses
+from xstage_bench.device.sim.tasks import course_of as task_course
 from xstage_bench.device.sim.timeline import store_times
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.scene import Scene, SceneTrace, seats
 from xstage_bench.schedule import HOST, Schedule
+from xstage_bench.task_schedule import TaskSchedule, TaskTrace
 from xstage_bench.trace import Trace
 
 _CHUNK = 384  # executions looked ahead: bounds memory, and a batch this wide already hides the cost of a numpy call
@@ -152,6 +154,28 @@ class SimDevice:
             found.append(SceneTrace(scene, marked, np.zeros((0, 64)), 0.0, np.zeros(len(scene.gpus())), np.zeros(len(traces))))
         return found
 
+    def execute_tasks(self, schedules: Sequence[TaskSchedule], *, repetitions: int, compute: Compute) -> Iterator[TaskTrace]:
+        """Execute TaskSchedules (`sim.tasks`): all once, then again; see `TaskDevice`. `compute` makes no difference here.
+
+        Raises
+        ------
+        UsageError
+            A preset or flavour that knows no tasks, SMs that the node lacks, or a GPU that it lacks.
+        PairError
+            A pair that hangs or loses stores.
+        """
+        if self.truth is not None:
+            raise UsageError(f"{self.backend} knows no tasks", "--backend sim")
+        for s in schedules:
+            if s.flavour not in self.node().flavours:
+                raise UsageError(f"{self.backend} knows no flavour {s.flavour}", f"one of: {', '.join(self.node().flavours)}")
+            self.verify(s.source, s.destination)
+        courses_of = [task_course(self._preset, s, replace(self._condition, link=self._link(s))) for s in schedules]
+        for repetition in range(repetitions):
+            for s, course in zip(schedules, courses_of, strict=True):
+                self._count += 1
+                yield observe_tasks(self._preset, s, course, stream(self._seed, self._process, s.key(), repetition))
+
     def close(self) -> None:
         """Forget the solved courses; may be called any number of times."""
         self._solved, self._solved_bytes = {}, 0
@@ -164,8 +188,11 @@ class SimDevice:
         if reason:
             raise PairError(f"pair {source}>{destination} cannot be used: {reason}", "choose another pair with --pairs")
 
+    def _link(self, schedule: Schedule | TaskSchedule) -> float:
+        return self._condition.link * self._faults.link_factor(schedule.source, schedule.destination)
+
     def _conditions(self, schedule: Schedule, clock: float) -> Conditions:
-        link = self._condition.link * self._faults.link_factor(schedule.source, schedule.destination)
+        link = self._link(schedule)
         if schedule.destination == HOST:
             link *= self._preset.host_gb_per_s / self._preset.link_gb_per_s
         return replace(self._condition, link=link, clock=clock)

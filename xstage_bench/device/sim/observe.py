@@ -9,7 +9,9 @@ import numpy as np
 from xstage_bench.device.sim.arbiter import Array
 from xstage_bench.device.sim.core import Ideal
 from xstage_bench.device.sim.presets import Noise, Preset
+from xstage_bench.device.sim.tasks import TaskCourse
 from xstage_bench.schedule import Schedule
+from xstage_bench.task_schedule import TaskSchedule, TaskTrace
 from xstage_bench.trace import Trace
 
 
@@ -59,6 +61,27 @@ def observe(preset: Preset, schedule: Schedule, ideal: Ideal, rng: np.random.Gen
         end_ns=np.floor(end_ns / tick) * tick,
         drain_cycles=_fence(preset, schedule, ideal, rng),
         sm_clock_mhz=round(mhz * (1 + 2e-5 * float(rng.standard_normal())), 3),
+    )
+
+
+def observe_tasks(preset: Preset, schedule: TaskSchedule, course: TaskCourse, rng: np.random.Generator) -> TaskTrace:
+    """Turn a noiseless course of tasks into what one execution reports: all of it some permille longer or shorter, in ticks of the timer."""
+    mhz = preset.sm_clock_mhz * (1 + 2e-5 * float(rng.standard_normal()))
+    ns, tick = 1e3 / mhz * (1 + 0.5 * preset.noise.repetition * float(rng.standard_normal())), preset.timer_tick_ns
+
+    def seen(cycles: Array) -> Array:
+        return np.asarray(np.floor(cycles * ns / tick) * tick)
+
+    return TaskTrace(
+        schedule=schedule,
+        smids=course.smids,
+        start_ns=seen(course.start),
+        compute_end_ns=seen(course.computed),
+        store_end_ns=seen(course.stored),
+        signal_end_ns=seen(course.signalled),
+        total_ns=float(seen(np.array(course.end()))),
+        visible_ns=float(seen(np.array(course.visible))),
+        sm_clock_mhz=round(mhz, 3),
     )
 
 

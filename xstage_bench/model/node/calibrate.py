@@ -38,12 +38,15 @@ class NodeFit:
         Of the relative parameters: inverse covariance of one standard residual.
     schedules : tuple of str
         Keys of the schedules that the fit has seen.
+    cost : float
+        Of the robust loss at the optimum.
     """
 
     model: NodeModel
     estimates: dict[str, Estimate]
     information: FloatArray
     schedules: tuple[str, ...]
+    cost: float = 0.0
 
 
 def fit_measured(data: Measured, placement: Placement, start: NodeModel | None = None, fixed: Sequence[str] = ()) -> NodeFit:
@@ -93,7 +96,7 @@ def fit_measured(data: Measured, placement: Placement, start: NodeModel | None =
     estimates = {name: Estimate.missing(f"{name} was held fixed") for name in fixed}
     for i, name in enumerate(name for name in PARAMETERS if name not in fixed):
         estimates[name] = _estimate(name, float(found.x[i]), PARAMETERS[name].start, linear, i, float(low[i]), float(high[i]))
-    return NodeFit(model_at(found.x), {name: estimates[name] for name in PARAMETERS}, linear.information, data.keys)
+    return NodeFit(model_at(found.x), {name: estimates[name] for name in PARAMETERS}, linear.information, data.keys, float(found.cost))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,8 +153,16 @@ def _estimate(name: str, x: float, scale: float, linear: _Linear, i: int, low: f
     return Estimate(value=value, standard_error=error, low=value - half, high=value + half)
 
 
-def guess(data: Measured, placement: Placement) -> NodeModel:
-    """Return a model to start from: what single SMs and the largest bursts show, and `PARAMETERS` for the rest."""
+def guess(data: Measured, placement: Placement, own: tuple[IssueLaw, float] | None = None) -> NodeModel:
+    """Return a model to start from: what single SMs and the largest bursts show, and `PARAMETERS` for the rest.
+
+    Parameters
+    ----------
+    data : Measured
+    placement : Placement
+    own : tuple of IssueLaw and float, optional
+        A flavour's own law and pace (`issue_fit`); default is that of st.v4, its pace read off the bursts of single warps.
+    """
     last = np.array([int(f) - 1 for f in data.first[1:]])
     issue, slowest = data.issue_cycles[last], data.issue_max_cycles[last]
     size = np.array([s.bursts[-1].bytes for s in data.schedules], dtype=np.float64)
@@ -164,8 +175,11 @@ def guess(data: Measured, placement: Placement) -> NodeModel:
         if one.any():
             values["sm_bytes_per_cycle"] = float(np.nanmax(size[one] / issue[one]))
         lone = data.isolated & (warps == 1) & (size > 0) & (size <= 16384) & (producers == producers.min())
-        stores = size / 512.0
-        if np.unique(stores[lone]).size >= 2:
+        law = IssueLaw() if own is None else own[0]
+        stores = size / law.store_bytes
+        if own is not None:
+            values["issue_cycles_per_store"] = own[1]
+        elif np.unique(stores[lone]).size >= 2:
             values["issue_cycles_per_store"] = float(np.polyfit(stores[lone], issue[lone], 1)[0])
         rate = producers * size / slowest * clock / 1e3
         full = data.isolated & (producers * values["sm_bytes_per_cycle"] * clock / 1e3 > 1.5 * values["link_gb_per_s"]) & (size > 1e5)
@@ -173,7 +187,7 @@ def guess(data: Measured, placement: Placement) -> NodeModel:
         if full.any():
             values["link_gb_per_s"] = float(np.nanmedian(rate[full]))
     inside = {name: float(np.clip(v, PARAMETERS[name].low * 1.01, PARAMETERS[name].high * 0.99)) for name, v in values.items()}
-    return NodeModel(**inside, placement=placement, sm_clock_mhz=clock, issue=IssueLaw())
+    return NodeModel(**inside, placement=placement, sm_clock_mhz=clock, issue=law)
 
 
 def log_errors(model: NodeModel, data: Measured) -> FloatArray:

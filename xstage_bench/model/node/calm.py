@@ -48,7 +48,7 @@ def calm(rows: Rows) -> tuple[NDArray[np.bool_], FloatArray, FloatArray, FloatAr
         now = backlog + rows.load[i]
         # The same threshold as in the event loop: room less what a credit hides, clear of the blur.
         hidden = np.where(carried, np.maximum(least * (rows.credit - rows.free[i]), 0.0) + _CLEAR * rows.blur * backlog, 0.0)
-        quiet &= (now + hidden <= room) | (i >= rows.bursts)
+        quiet &= (now + hidden <= room + rows.unheld[i]) | (i >= rows.bursts)
         start[i], end[i] = begin, begin + rows.free[i]
         total = total + rows.load[i] * producers
         left[i] = np.maximum(total - most * rows.free[i], 0.0)

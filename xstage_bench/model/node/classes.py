@@ -18,7 +18,7 @@ IntArray = NDArray[np.int64]
 LEVELS = 3
 
 
-def unit_table(model: NodeModel, members: IntArray, levels: int | None) -> tuple[IntArray, FloatArray]:
+def unit_table(model: NodeModel, members: IntArray, levels: int | None, queued: FloatArray | float = 0.0) -> tuple[IntArray, FloatArray]:
     """Return the classes of each set of producers.
 
     Parameters
@@ -28,6 +28,8 @@ def unit_table(model: NodeModel, members: IntArray, levels: int | None) -> tuple
         Producers of each unit.
     levels : int or None
         Classes of weight for each number of producers; None keeps every unit by itself.
+    queued : ndarray, shape (sets,), optional
+        What each SM of a set may hold beside its capacity, bytes.
 
     Returns
     -------
@@ -64,7 +66,7 @@ def unit_table(model: NodeModel, members: IntArray, levels: int | None) -> tuple
     multiple = np.maximum(total(np.ones_like(n)), 1.0)
     mean = total(w) / multiple
     together = total(n)
-    capacity = total(model.unit_capacity(n))
+    capacity = total(model.unit_capacity(n) + n * np.broadcast_to(queued, sets)[:, None])
     used = together > 0
     by_share = np.argsort(np.where(used, together / (multiple * np.exp(mean)), np.inf), axis=1, kind="stable")
     table = np.stack([x[row, by_share] for x in (together, capacity, multiple, mean)], axis=1)

@@ -60,6 +60,7 @@ def solve_compiled(
     packed: Packed,
     free: FloatArray,
     deadline: FloatArray,
+    unheld: FloatArray,
     units: IntArray,
     classes: FloatArray,
     scalars: dict[str, float],
@@ -71,8 +72,8 @@ def solve_compiled(
     loop : callable
         From `choose_loop`.
     packed : Packed
-    free, deadline : ndarray, shape (bursts,)
-        T0 and start time of each burst, SM cycles.
+    free, deadline, unheld : ndarray, shape (bursts,)
+        T0 and start time of each burst, SM cycles; its last bytes whose room is not waited for.
     units, classes : ndarray
         From `classes.unit_table`.
     scalars : dict of str to float
@@ -100,6 +101,7 @@ def solve_compiled(
         free,
         packed.gap_cycles,
         deadline,
+        unheld,
         units,
         classes,
         np.array([scalars[name] for name in SCALARS]),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-CALIBRATION_PROBES = ("isolated", "periodic", "timed")
+CALIBRATION_PROBES = ("isolated", "periodic", "timed", "flavours", "flavour_issue", "flavour_trains")
 COLUMNS = ("issue_mean_cycles", "issue_max_cycles", "start_mean_ns", "sm_clock_mhz")
 
 
@@ -101,7 +101,7 @@ def measured(samples: pd.DataFrame, source: int, destination: int, probes: Seque
     from xstage_bench.record.reader import schedules_of
 
     rows = samples[(samples["source"] == source) & (samples["destination"] == destination) & (samples["flavour"] == flavour)]
-    rows = rows[(rows["kind"] == "measure") & (rows["status"] == "ok")]
+    rows = rows[(rows["kind"] == "measure") & (rows["status"] == "ok") & (rows["layout"] == "contiguous")]
     if probes is not None:
         rows = rows[rows["probe"].isin(list(probes))]
     found = schedules_of(rows) if len(rows) else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,17 +10,25 @@ from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.node.calibrate import fit_measured
+from xstage_bench.model.node.calibrate import fit_measured, guess
 from xstage_bench.model.node.data import CALIBRATION_PROBES, measured
 from xstage_bench.model.node.infer import infer_placement
 from xstage_bench.model.node.intervals import Spread, learn_spread
 from xstage_bench.model.node.issue import IssueLaw
+from xstage_bench.model.node.issue_fit import fit_issue
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement, uniform
 from xstage_bench.model.node.targets import LIMIT, choose
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: Where fits of bulk copies begin: half of what ordinary stores have under way, since the rest waits in their queue; and all of it.
+_BULK_STARTS: tuple[dict[str, float], ...] = (
+    {"sm_capacity_bytes": 8500.0, "unit_capacity_bytes": 17000.0, "credit_cycles": 650.0, "link_buffer_bytes": 150000.0},
+    {},
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +84,7 @@ def calibrate_node(
     smids: NDArray[np.int64],
     *,
     flavour: str = "st.v4",
+    placement: Placement | None = None,
     limit: int = LIMIT,
     seed: int = 0,
 ) -> NodeEntry:
@@ -84,11 +93,13 @@ def calibrate_node(
     Parameters
     ----------
     samples, producers : DataFrame
-        As in docs/file-format.md. Probes used: placement (the map), isolated, periodic, timed. Held-out probes are never looked at.
+        As in docs/file-format.md. Probes used: placement (the map), and `CALIBRATION_PROBES`. Held-out probes are never looked at.
     source, destination : int
     smids : ndarray of int
         All smids of the source GPU.
     flavour : str
+    placement : Placement, optional
+        The map, if it has been inferred already.
     limit, seed : int
         Schedules in the fit, and which.
 
@@ -103,17 +114,30 @@ def calibrate_node(
         Too few schedules of the calibration probes.
     """
     notes = []
-    try:
-        placement = infer_placement(samples, producers, source, smids)
-    except DataError as error:
-        placement = uniform(smids)
-        notes.append(f"the map of SMs is a guess: {error.message}")
+    if placement is None:
+        try:
+            placement = infer_placement(samples, producers, source, smids)
+        except DataError as error:
+            placement = uniform(smids)
+            notes.append(f"the map of SMs is a guess: {error.message}")
     data = measured(samples, source, destination, CALIBRATION_PROBES, flavour)
     if len(data.keys) < len(PARAMETERS):
         raise DataError(
             f"{source}>{destination}: {len(data.keys)} schedules of the probes {', '.join(CALIBRATION_PROBES)}", "measure them: xstage run"
         )
-    fit = fit_measured(choose(data, limit, seed), placement)
+    # The constants of st.v4 hold for one compiler; where one SM alone was measured, they are what was measured (docs/method.md).
+    own = flavour != "st.v4" or "flavour_issue" in data.probes
+    start = guess(data, placement, fit_issue(data, flavour)) if own else None
+    chosen = choose(data, limit, seed)
+    if start is not None and start.issue.engine_operations:
+        # Read off one SM alone, the engine's rate moves no burst any more. Two starts, since the capacities trade off against the queue.
+        start = replace(start, sm_bytes_per_cycle=start.issue.store_bytes / start.issue.engine_cycles)
+        known = dict(zip(PARAMETERS, start.values(), strict=True))
+        starts = [start.with_values([(known | more)[name] for name in PARAMETERS]) for more in _BULK_STARTS]
+        fits = [fit_measured(chosen, placement, first, ["sm_bytes_per_cycle"]) for first in starts]
+        fit = min(fits, key=lambda f: f.cost)
+    else:
+        fit = fit_measured(chosen, placement, start)
     if len(data.by_process) < 2:
         notes.append("one process: the intervals leave out the spread between processes")
     return NodeEntry(

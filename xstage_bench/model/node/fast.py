@@ -43,6 +43,7 @@ def solve_packed(
     free: FloatArray,
     gap: FloatArray,
     deadline: FloatArray,
+    unheld: FloatArray,
     units: IntArray,
     table: FloatArray,
     scalars: FloatArray,
@@ -56,7 +57,7 @@ def solve_packed(
     rule, kind : ndarray of int, shape (S,)
         Start rule, and which units of `table` produce.
     store_bytes : ndarray, shape (S,)
-    load, free, gap, deadline : ndarray, shape (bursts,)
+    load, free, gap, deadline, unheld : ndarray, shape (bursts,)
         As `fluid.Rows`.
     units : ndarray of int, shape (kinds,)
         How many units of each kind there are.
@@ -96,9 +97,23 @@ def solve_packed(
         length = 1 if rule[s] == ALONE else first[s + 1] - first[s]
         for lo in range(first[s], first[s + 1], length):
             hi = lo + length
-            if not _calm(lo, hi, rule[s] == TIMED, producers, least, room, load, free, gap, deadline, scalars, out):
+            if not _calm(lo, hi, rule[s] == TIMED, producers, least, room, load, free, gap, deadline, unheld, scalars, out):
                 steps += _column(
-                    lo, hi, rule[s] == TIMED, count, producers, store_bytes[s], load, free, gap, deadline, scalars, state, burst, out
+                    lo,
+                    hi,
+                    rule[s] == TIMED,
+                    count,
+                    producers,
+                    store_bytes[s],
+                    load,
+                    free,
+                    gap,
+                    deadline,
+                    unheld,
+                    scalars,
+                    state,
+                    burst,
+                    out,
                 )
     return steps
 
@@ -115,6 +130,7 @@ def _calm(
     free: FloatArray,
     gap: FloatArray,
     deadline: FloatArray,
+    unheld: FloatArray,
     scalars: FloatArray,
     out: FloatArray,
 ) -> bool:
@@ -130,7 +146,7 @@ def _calm(
             total = max(total - most * (begin - before), 0.0)
         now = backlog + load[i]
         hidden = max(least * (credit - free[i]), 0.0) + _CLEAR * blur * backlog if backlog > 0 else 0.0
-        if now + hidden > room:
+        if now + hidden > room + unheld[i]:
             return False
         end = begin + free[i]
         total += load[i] * producers
@@ -174,6 +190,7 @@ def _column(
     free: FloatArray,
     gap: FloatArray,
     deadline: FloatArray,
+    unheld: FloatArray,
     scalars: FloatArray,
     state: FloatArray,
     burst: IntArray,
@@ -260,7 +277,7 @@ def _column(
                 elif state[_DUE + u] <= now + _TIE:
                     held = state[_BACKLOG + u]
                     backlog = held + load[i] * members
-                    over = backlog - state[_CAPACITY + u]
+                    over = backlog - state[_CAPACITY + u] - unheld[i] * members
                     state[_BACKLOG + u] = backlog
                     state[_DUE + u] = FAR
                     if backlog > 0:
@@ -306,7 +323,7 @@ def _column(
                     continue
                 least = turnaround
                 if known > begin + free[i] + _TIE:
-                    least += stall_turnaround * store_bytes * max(members * inverse - 1.0 / sm_rate, 0.0)
+                    least += (stall_turnaround * store_bytes + unheld[i]) * max(members * inverse - 1.0 / sm_rate, 0.0)
                 begin = max(end + least, deadline[i + 1]) if timed else end + max(least, gap[i + 1] + overhead)
                 burst[u] = i + 1
                 state[_BEGIN + u] = begin

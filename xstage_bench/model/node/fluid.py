@@ -34,8 +34,8 @@ class Rows:
         SMs of each unit that produce (0: none), its weight at the link, bytes that it may have outstanding. A row may be a class of
         `multiple` like units: members and capacity are then all theirs, the weight is of one. Within a column, units must ascend in
         members / weight: the order in which more of the link stops helping them.
-    load, free, gap, deadline : ndarray, shape (N, S)
-        Bytes per producer, T0, asked gap and start time of each burst.
+    load, free, gap, deadline, unheld : ndarray, shape (N, S)
+        Bytes per producer, T0, asked gap and start time of each burst, and its last bytes whose room a producer does not wait for.
     bursts, rule : ndarray of int, shape (S,)
     link, sm_rate, buffer, credit, turnaround, gap_overhead, stall_turnaround, store_bytes, blur, evens_out : ndarray, shape (S,)
     """
@@ -48,6 +48,7 @@ class Rows:
     free: FloatArray
     gap: FloatArray
     deadline: FloatArray
+    unheld: FloatArray
     bursts: IntArray
     rule: IntArray
     link: FloatArray
@@ -246,7 +247,7 @@ class _State:
             # Service differs by an amount of bytes, not by a rate that lasts: long bursts are served more alike.
             long = rows.load[self.burst[at], at[1]] / rows.evens_out[at[1]]
             self.weight[at] = rows.multiple[at] * rows.weight[at] ** (1.0 / (1.0 + long))
-            over = self.backlog[at] - rows.capacity[at]
+            over = self.backlog[at] - rows.capacity[at] - rows.unheld[self.burst[at], at[1]] * rows.members[at]
             # A unit that was draining learns of its room a credit late, and its SMs differ: some stall although the mean has room.
             ahead = draining * (rows.credit[at[1]] - free)
             blur = rows.blur[at[1]] * before + 1e-9
@@ -276,8 +277,9 @@ class _State:
         out.drained[slot] = end + left / rate + self.level[col] / rows.link[col]
         self.floor[at] = 0.0
         following = np.minimum(burst + 1, rows.load.shape[0] - 1)
-        interval = rows.store_bytes[col] * (rows.members[at] / rate - 1.0 / rows.sm_rate[col])
-        least = rows.turnaround[col] + rows.stall_turnaround[col] * np.where(stalled, np.maximum(interval, 0.0), 0.0)
+        # What the stamp leaves behind or overtakes is in the way of the next burst's first instructions.
+        behind = rows.stall_turnaround[col] * rows.store_bytes[col] + rows.unheld[burst, col]
+        least = rows.turnaround[col] + np.where(stalled, np.maximum(behind * (rows.members[at] / rate - 1.0 / rows.sm_rate[col]), 0.0), 0.0)
         after_gap = end + np.maximum(least, rows.gap[following, col] + rows.gap_overhead[col])
         on_time = np.maximum(end + least, rows.deadline[following, col])
         start = np.where(rows.rule[col] == TIMED, on_time, after_gap)

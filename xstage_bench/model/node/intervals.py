@@ -20,7 +20,8 @@ LEVEL = 0.9
 #: free: nothing stalls so far. after: free, but the stage was saturated before. mild, deep: up to 3 T0, or more; first: on a drained
 #: stage, carried: with a backlog or stagger from before.
 REGIMES = ("free", "after", "mild_first", "deep_first", "mild_carried", "deep_carried")
-_DEEP = 3.0
+#: Issue time over T0 from which a stall is called deep.
+DEEP = 3.0
 #: What the issue law itself may be off by at warp counts and sizes that no calibration has (docs/node-model.md).
 ISSUE_LAW_ERROR = 0.055
 #: By `REGIMES`: random bursts scatter more than the regular ones that a calibration has. Measured on the hold-out of another node than
@@ -62,7 +63,7 @@ def regimes(prediction: NodePrediction, isolated: NDArray[np.bool_]) -> NDArray[
     stalled = prediction.stalled
     before = np.cumsum(stalled, dtype=np.int64) - stalled
     carried = (before - before[prediction.first[:-1]][owner] > 0) & ~isolated[owner]
-    deep = prediction.issue_cycles > _DEEP * prediction.t0_cycles
+    deep = prediction.issue_cycles > DEEP * prediction.t0_cycles
     free = np.where(carried, 1, 0)
     held = 2 + 2 * carried + deep
     return np.asarray(np.where(stalled, held, free), dtype=np.int64)

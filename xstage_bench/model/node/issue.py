@@ -2,7 +2,8 @@
 
 The loop is unrolled by four with a tail of single stores (docs/method.md), so a size that is no multiple of four costs more. The stores
 of several warps leave the SM one every `port_cycles`. An SM has four sub-partitions: a warp count that does not fill them evenly leaves
-one to finish alone. All of it is the instrument's and the SM's, the same for every destination: constants, not fitted per pair.
+one to finish alone. All of it is the instrument's and the SM's, the same for every destination: constants, not fitted per pair. They
+differ from flavour to flavour (`issue_fit`); bulk copies are started one by one, and wait in a queue of operations of their own.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
-#: Stores per turn of the instrument's loop, and sub-partitions of an SM.
-UNROLL = 4
+#: Sub-partitions of an SM.
 SUB_PARTITIONS = 4
+#: Warp counts that `IssueLaw.queue_operations` is given for; between them it is interpolated in the logarithm.
+QUEUE_WARPS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,20 @@ class IssueLaw:
         (the stamp queues behind the stores).
     start_lag_ns : float
         Mean start of the producers after the deadline.
+    store_bytes : float
+        Of one operation.
+    unroll : float
+        Operations per turn of the instrument's loop.
+    several_cycles : float
+        What more than one warp costs at the entry of the loop.
+    tail_unheld : float
+        Stores of each warp that a burst with a tail does not wait for: the stamp overtakes them, by how the compiler made that loop.
+    queue_operations : tuple of float
+        How many operations may wait for an SM's engine of bulk copies, beside the bytes that are under way, when `QUEUE_WARPS` warps issue.
+        Empty: there is no such queue.
+    engine_operations : tuple of float
+        How many the engine takes before it holds up an SM whose bytes leave at once; each further one costs `engine_cycles`.
+    engine_cycles : float
     """
 
     base: float = 42.0
@@ -71,6 +87,28 @@ class IssueLaw:
     gap_overhead: float = 200.0
     stall_turnaround: float = 0.8
     start_lag_ns: float = 160.0
+    store_bytes: float = 512.0
+    unroll: float = 4.0
+    several_cycles: float = 1.0
+    tail_unheld: float = 0.0
+    queue_operations: tuple[float, ...] = ()
+    engine_operations: tuple[float, ...] = ()
+    engine_cycles: float = 0.0
+
+    def unheld_bytes(self, warps: ArrayLike, stores: ArrayLike) -> FloatArray:
+        """Last bytes of a producer's burst whose room it does not wait for; `stores` counts those of each warp."""
+        with_tail = np.mod(stores, self.unroll) > 0
+        return np.asarray(np.where(with_tail, self.tail_unheld * np.asarray(warps) * self.store_bytes, 0.0))
+
+    def queue_bytes(self, warps: ArrayLike) -> FloatArray:
+        """Bytes that may wait in an SM's queue of bulk copies when so many of its warps issue."""
+        return self.store_bytes * by_warps(self.queue_operations, warps)
+
+
+def by_warps(values: tuple[float, ...], warps: ArrayLike) -> FloatArray:
+    """Return values that are known for `QUEUE_WARPS` at other warp counts; zero when there are none."""
+    count = np.log2(np.asarray(warps, dtype=np.float64))
+    return np.asarray(np.interp(count, np.log2(QUEUE_WARPS), values)) if values else np.zeros(count.shape)
 
 
 def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: ArrayLike, fresh: ArrayLike) -> FloatArray:
@@ -97,7 +135,7 @@ def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: Ar
     w, n, first = np.broadcast_arrays(
         np.asarray(warps, dtype=np.float64), np.asarray(stores, dtype=np.float64), np.asarray(fresh, dtype=bool)
     )
-    turns, tail = np.divmod(n, UNROLL)
+    turns, tail = np.divmod(n, law.unroll)
     several = w > 1
     deepest = np.ceil(w / SUB_PARTITIONS)
     place = np.mod(w - 1, SUB_PARTITIONS)
@@ -107,11 +145,15 @@ def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: Ar
     more = deepest - 1
     brief = brief + (law.partition_base + law.partition_tail * tail) * more - law.partition_saving * more * (more - 1)
     brief = brief + first * (law.cold_tail + law.cold_stagger * several)
-    loop = law.base + store_cycles * UNROLL * turns + several
-    loop = np.where(several, np.maximum(loop, law.round_base + law.round_cycles * UNROLL * turns * w), loop)
+    loop = law.base + store_cycles * law.unroll * turns + law.several_cycles * several
+    loop = np.where(several, np.maximum(loop, law.round_base + law.round_cycles * law.unroll * turns * w), loop)
     loop = loop + np.where(tail > 0, law.tail_cycles * tail - law.tail_after_loop, 0.0)
     loop = loop + first * law.cold_stagger * np.where(w == 2, 2.0, several)
     own = np.where(turns == 0, brief, loop)
-    port = law.port_base + law.port_cycles * n * w + law.uneven_cycles * short**2 + first * 0.3 * law.cold_stagger * w * (w > 2)
+    held = (n - law.tail_unheld * (tail > 0)) * w
+    port = law.port_base + law.port_cycles * held + law.uneven_cycles * short**2 + first * 0.3 * law.cold_stagger * w * (w > 2)
     cost = np.where(several, np.maximum(own, port), own)
+    if law.engine_operations:
+        # The first operation of each warp has a place of its own, for as many warps as there are places.
+        cost = np.maximum(cost, np.where(n > 1, (n * w - by_warps(law.engine_operations, w)) * law.engine_cycles, 0.0))
     return np.asarray(np.where(n > 0, cost, law.empty + law.empty_per_warp * (w - 1)))

@@ -6,7 +6,7 @@ One entry per burst, schedule after schedule; one per schedule; and the few dist
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, cast
 
@@ -82,6 +82,12 @@ class Packed:
     def owner(self) -> IntArray:
         """Schedule of each burst."""
         return np.repeat(np.arange(self.rule.size), np.diff(self.first))
+
+    def by_warps(self) -> tuple[Packed, IntArray]:
+        """Return the same schedules with sets of producers told apart by their warps, and the warps of each set."""
+        kinds, index = np.unique(np.stack([self.producers, self.warps]), axis=1, return_inverse=True)
+        sets = tuple(self.sets[int(i)] for i in kinds[0])
+        return replace(self, producers=np.ascontiguousarray(index.reshape(-1), dtype=np.int64), sets=sets), kinds[1]
 
     def members(self, placement: Placement) -> IntArray:
         """Return how many producers each unit of the map has, shape (sets, units).

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from xstage_bench.model.node.issue import IssueLaw, free_cycles
+from xstage_bench.model.node.issue import SUB_PARTITIONS, IssueLaw, free_cycles
 from xstage_bench.model.node.placement import Placement
 
 FloatArray = NDArray[np.float64]
-STORE_BYTES = 512  # one warp-store of st.v4
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,9 @@ service_spread : float
         """
         if free is None:
             free = free_cycles(self.issue, self.issue_cycles_per_store, warps, stores, fresh)
-        size = np.asarray(warps) * np.asarray(stores) * float(STORE_BYTES)
-        held = (size - self.unit_capacity(1)) / self.sm_bytes_per_cycle + self.credit_cycles
+        size = np.asarray(warps) * np.asarray(stores) * self.issue.store_bytes
+        room = self.unit_capacity(1) + self.issue.queue_bytes(warps)
+        held = (size - room) / self.sm_bytes_per_cycle + self.credit_cycles
         return np.asarray(np.maximum(free, np.where(size > 0, held, 0.0)))
 
     def unit_capacity(self, members: ArrayLike) -> FloatArray:
@@ -112,19 +112,22 @@ service_spread : float
         clock = self.sm_clock_mhz if sm_clock_mhz is None else sm_clock_mhz
         return np.asarray(np.minimum(np.asarray(producers) * self.sm_bytes_per_cycle * clock / 1e3, self.link_gb_per_s))
 
-    def capacity_bytes(self, smids: Sequence[int] | NDArray[np.int64], sm_clock_mhz: float | None = None) -> float:
+    def capacity_bytes(
+        self, smids: Sequence[int] | NDArray[np.int64], sm_clock_mhz: float | None = None, *, warps: int = SUB_PARTITIONS
+    ) -> float:
         """Q of these producers together: isolated bursts of equal size stall above V = Q + R*T0.
 
         Notes
         -----
-        What the units may have outstanding and what the buffer takes in, less what drains during the credit's way back. Infinite when
-        these SMs together do not outrun the link.
+        What the units may have outstanding and what the buffer takes in, less what drains during the credit's way back, and for bulk
+        copies what `warps` warps may have queued. Infinite when these SMs together do not outrun the link.
         """
         members = self.placement.members(smids)
         link = self.link_bytes_per_cycle(sm_clock_mhz)
         if members.sum() * self.sm_bytes_per_cycle <= link:
             return float("inf")
-        return float(self.unit_capacity(members).sum() + self.link_buffer_bytes - link * self.credit_cycles)
+        queued = float(self.issue.queue_bytes(warps)) * members.sum()
+        return float(self.unit_capacity(members).sum() + queued + self.link_buffer_bytes - link * self.credit_cycles)
 
 
 def spread_scores(count: int) -> FloatArray:

@@ -130,7 +130,7 @@ def predict_packed(
         out = _solve_batches(model, table, clock)
     else:
         deadline = packed.start_ns * clock / 1e3
-        out = solve_compiled(loop, packed, table.free, deadline, table.units, table.classes, _scalars(model, clock))
+        out = solve_compiled(loop, table.packed, table.free, deadline, table.unheld, table.units, table.classes, _scalars(model, clock))
     drained = np.maximum(out["drained"], _carried(packed, model.link_bytes_per_cycle(clock), clock))
     per_ns = 1e3 / clock
     lag = model.issue.start_lag_ns
@@ -191,6 +191,7 @@ class _Table:
     fresh: NDArray[np.bool_]
     warps_of_burst: IntArray
     free: FloatArray
+    unheld: FloatArray
     units: IntArray
     classes: FloatArray
 
@@ -201,9 +202,14 @@ class _Table:
         fresh = packed.rule[owner] == ALONE
         fresh[packed.first[:-1]] = True
         stores = (packed.bytes / (packed.warps * packed.store_bytes)[owner]).astype(np.int64)
-        units, classes = unit_table(model, packed.members(model.placement), levels)
+        queued: FloatArray | float = 0.0
+        if model.issue.queue_operations:
+            packed, warps_of_set = packed.by_warps()
+            queued = model.issue.queue_bytes(warps_of_set)
+        units, classes = unit_table(model, packed.members(model.placement), levels, queued)
         free = free_cycles(model.issue, model.issue_cycles_per_store, warps, stores, fresh)
-        return cls(packed, stores, fresh, warps, free, units, classes)
+        unheld = model.issue.unheld_bytes(warps, stores)
+        return cls(packed, stores, fresh, warps, free, unheld, units, classes)
 
 
 @dataclass(slots=True)
@@ -263,6 +269,7 @@ def _rows(table: _Table, columns: _Columns, scalars: dict[str, float], clock: fl
         free=table.free[index],
         gap=packed.gap_cycles[index],
         deadline=packed.start_ns[index] * clock / 1e3,
+        unheld=table.unheld[index],
         bursts=columns.bursts,
         rule=packed.rule[columns.owner],
         store_bytes=packed.store_bytes[columns.owner],

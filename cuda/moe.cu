@@ -1,0 +1,222 @@
+// One expert-parallel MoE layer of one rank in one kernel: dispatch, Linear-1, SwiGLU, Linear-2, combine.
+//
+// Persistent CTAs, one per SM, each with a list of tasks made on the host: tiles of Linear-1 and Linear-2 in any order that cannot
+// dead-lock. One warp brings operands by the copy engine; two warpgroups take the tasks in turn, one's epilogue beside the other's products.
+// The order of the lists is the experiment; nothing else in here depends on it.
+#include "hopper_wgmma_e4m3.cuh"
+#include "moe_combine.cuh"
+#include "moe_dispatch.cuh"
+#include "moe_epilogue.cuh"
+
+static constexpr u32 TURN = 1, GROUP_BARRIER = 3, CONSUMER_BARRIER = 5;  // named barriers; the first two: one for each group
+
+struct Tasks {
+  const u32 *words;
+  u32 count;
+};
+static __device__ __forceinline__ Tasks my_tasks(const MoePlan &plan) {
+  const u32 *const first = (const u32 *)plan.first + blockIdx.x;
+  return {(const u32 *)plan.tasks + first[0], first[1] - first[0]};
+}
+static __device__ __forceinline__ u32 steps_of(const MoePlan &plan, u32 second) { return (second ? plan.inter : plan.hidden) / STEP; }
+
+// One thread: the operands of every task, in order.
+static __device__ void load(const MoePlan &plan, u32 base) {
+  const Tasks tasks = my_tasks(plan);
+  const u32 *const experts = (const u32 *)plan.block_expert;
+  u32 word = tasks.count ? tasks.words[0] : 0, expert = tasks.count ? experts[task_of(word).block] : 0;
+  Ring ring;
+  for (u32 i = 0; i < tasks.count; ++i) {
+    const Task task = task_of(word);
+    const u32 mine = expert, steps = steps_of(plan, task.second);
+    if (i + 1 < tasks.count) {
+      word = tasks.words[i + 1];
+      expert = experts[task_of(word).block];
+    }
+    if (task.second) await_count((const u32 *)plan.ready + task.block, 2 * plan.inter / TILE * (XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK ? 4 : 1), plan.timeout_ns);
+#if XSTAGE_DISPATCH
+    else await_count((const u32 *)plan.arrived + task.block, ((const u32 *)plan.block_rows)[task.block], plan.timeout_ns);
+#endif
+    asm volatile("fence.proxy.async.global;" ::: "memory");  // the copy engine reads what others have stored by ordinary means
+    const TensorMap *const a = task.second ? &plan.act : &plan.rows, *const b = task.second ? &plan.w2 : &plan.w1;
+#pragma unroll 1
+    for (u32 k = 0; k < steps; ++k) {
+      const u32 to = base + ring.stage * STAGE_BYTES, full = full_barrier(base, ring.stage);
+      barrier_wait(empty_barrier(base, ring.stage), ring.parity ^ 1);
+      barrier_expect(full, STAGE_BYTES);
+      tensor_load(to, a, full, k * STEP, task.block * TILE, 0);
+      tensor_load(to + OPERAND_BYTES, b, full, k * STEP, task.column * TILE, mine);
+      ring.advance<STAGES>();
+    }
+  }
+}
+
+#if XSTAGE_FP8
+using ProductOf = ProductE4m3<128>;
+#else
+using ProductOf = Product<128>;
+#endif
+
+// One stage: 64 rows twice, 128 columns.
+static __device__ __forceinline__ void multiply(float (&upper)[HALF], float (&lower)[HALF], u32 stage, bool accumulate) {
+#pragma unroll
+  for (u32 t = 0; t < 4; ++t) {
+    const u64 b = matrix_descriptor(stage + OPERAND_BYTES + 32 * t);
+    ProductOf::shared_shared(upper, matrix_descriptor(stage + 32 * t), b, accumulate || t != 0);
+    ProductOf::shared_shared(lower, matrix_descriptor(stage + HALF * ROW_BYTES + 32 * t), b, accumulate || t != 0);
+  }
+}
+
+static __device__ __forceinline__ void publish_task(const MoePlan &plan, u32 group, u32 block, u32 lane) {
+#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK
+  if (lane == 0) {
+    bulk_commit();
+    bulk_wait();
+    add_relaxed((u32 *)plan.ready + block);
+  }
+#else
+  named_sync(GROUP_BARRIER + group, WARPGROUP);
+  if ((threadIdx.x & (WARPGROUP - 1)) == 0) add_release((u32 *)plan.ready + block);
+#endif
+}
+
+static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
+  const Tasks tasks = my_tasks(plan);
+  const u32 group = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
+  const u32 staging = base + STAGING_AT + (group * GROUP_WARPS + warp) * STAGED_BYTES;
+  u32 at = 0;  // stages consumed by both groups
+  for (u32 i = 0; i < tasks.count; ++i) {
+    const u32 word = tasks.words[i];
+    const Task task = task_of(word);
+    const u32 steps = steps_of(plan, task.second);
+    if ((i & 1) != group) {
+      at += steps;
+      continue;
+    }
+    const u32 expert = ((const u32 *)plan.block_expert)[task.block];
+#if XSTAGE_STAMPS
+    Stamp stamp;
+    stamp.turn_ns = global_timer_ns();
+#endif
+    Facts facts = facts_of(plan, task, expert, warp, lane);
+    if (i > 0) named_sync(TURN + group, 2 * WARPGROUP);
+    float upper[HALF], lower[HALF];
+    u32 stage = at % STAGES, parity = at / STAGES & 1, before = stage;
+#if XSTAGE_STAMPS
+    barrier_wait(full_barrier(base, stage), parity);
+    stamp.begin_ns = global_timer_ns();
+#endif
+#pragma unroll 1
+    for (u32 k = 0; k < steps; ++k) {
+      barrier_wait(full_barrier(base, stage), parity);
+      products_begin();
+      multiply(upper, lower, base + stage * STAGE_BYTES, k != 0);
+      products_commit();
+      products_wait<1>();
+      if (k > 0 && lane == 0) barrier_arrive(empty_barrier(base, before));
+      before = stage;
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+    at += steps;
+    if (i + 1 < tasks.count) named_arrive(TURN + (group ^ 1), 2 * WARPGROUP);
+    products_wait<0>();
+    settle(upper);
+    settle(lower);
+    if (lane == 0) barrier_arrive(empty_barrier(base, before));
+#if XSTAGE_STAMPS
+    stamp.computed_ns = global_timer_ns();
+#endif
+    late_facts(facts, plan, task, warp, lane);
+    // One body for both halves of the rows: unrolled, their common terms stay in registers and push accumulators out to local memory.
+#pragma unroll 1
+    for (u32 half = 0; half < 2; ++half) {
+      if (task.second) combine(plan, staging, facts, upper, task, half, lane);
+      else swiglu(plan, staging + half * ACT_STAGED_BYTES, facts, upper, task, half, warp, lane);
+#pragma unroll
+      for (u32 j = 0; j < HALF; ++j) upper[j] = lower[j];
+    }
+#if XSTAGE_STAMPS
+    stamp.stored_ns = global_timer_ns();
+#endif
+#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
+    named_sync(GROUP_BARRIER + group, WARPGROUP);
+    if ((threadIdx.x & (WARPGROUP - 1)) == 0) asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(base + STORED_AT + 4 * group), "r"(i / 2 + 1) : "memory");
+#else
+    if (!task.second) publish_task(plan, group, task.block, lane);
+#endif
+#if XSTAGE_STAMPS
+    if ((threadIdx.x & (WARPGROUP - 1)) == 0) {
+      stamp.published_ns = global_timer_ns();
+      stamp.smid = sm_id();
+      stamp.word = word;
+      ((Stamp *)plan.stamps)[&tasks.words[i] - (const u32 *)plan.tasks] = stamp;
+    }
+#endif
+  }
+}
+
+#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
+// One thread that computes and stores nothing: it alone waits for the remote backlog that a release has to wait for.
+static __device__ void publish_behind(const MoePlan &plan, u32 base) {
+  const Tasks tasks = my_tasks(plan);
+  const u64 give_up = global_timer_ns() + plan.timeout_ns;
+  for (u32 i = 0; i < tasks.count;) {
+    u32 even, odd;
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(even) : "r"(base + STORED_AT) : "memory");
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(odd) : "r"(base + STORED_AT + 4) : "memory");
+    u32 until = i;
+    bool any = false;
+    while (until < tasks.count && (until & 1 ? odd : even) > until / 2) any |= !task_of(tasks.words[until++]).second;
+    if (until == i) {
+      if (global_timer_ns() > give_up) fault();
+      __nanosleep(100);
+      continue;
+    }
+    if (any) asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    for (; i < until; ++i) {
+      const Task task = task_of(tasks.words[i]);
+      if (!task.second) add_relaxed((u32 *)plan.ready + task.block);
+    }
+  }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid_constant__ MoePlan plan) {
+  extern __shared__ __align__(1024) char memory[];
+  const u32 base = shared_address(memory);
+  if (threadIdx.x == 0) {
+    if (base & 1023) fault();
+    for (u32 s = 0; s < STAGES; ++s) {
+      barrier_init(full_barrier(base, s), 1);
+      barrier_init(empty_barrier(base, s), GROUP_WARPS);
+    }
+    for (u32 p = 0; p < PULLERS; ++p)
+      for (u32 b = 0; b < PULL_DEPTH; ++b) barrier_init(pull_barrier(base, p, b), 1);
+    for (u32 g = 0; g < GROUPS; ++g) asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + STORED_AT + 4 * g) : "memory");
+    barrier_init_done();
+    begin_together(plan);
+  }
+  __syncthreads();
+  if (threadIdx.x < WARPGROUP) {
+    registers_lower<40>();
+    if (threadIdx.x == 0) load(plan, base);
+#if XSTAGE_DISPATCH
+    else if (threadIdx.x / 32 <= PULLERS && (threadIdx.x & 31) == 0) pull_rows(plan, base, threadIdx.x / 32 - 1);
+#endif
+#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
+    else if (threadIdx.x == 96) publish_behind(plan, base);
+#endif
+  } else {
+    registers_raise<232>();
+    Report *const report = (Report *)plan.report + blockIdx.x;
+    const bool reports = threadIdx.x == WARPGROUP;
+    if (reports) report->begin_ns = global_timer_ns();
+    consume(plan, base);
+    named_sync(CONSUMER_BARRIER, GROUPS * WARPGROUP);
+    if (reports) report->stored_ns = global_timer_ns();
+    meet_ranks(plan, CONSUMER_BARRIER, GROUPS * WARPGROUP);
+    if (reports) report->arrived_ns = global_timer_ns();
+    if (plan.reduce) reduce_tokens(plan, threadIdx.x - WARPGROUP, GROUPS * WARPGROUP);
+    if (reports) report->end_ns = global_timer_ns();
+  }
+}

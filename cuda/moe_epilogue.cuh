@@ -1,0 +1,219 @@
+// What follows a tile's products. Linear-1: SwiGLU, the activations stay here. Linear-2: each row goes to the rank that owns its token.
+//
+// A warp's 16 rows pass through its own part of shared memory, so that a row leaves as one segment of 256 bytes by half a warp; no
+// warp waits for another one.
+#pragma once
+
+#include "moe_plan.cuh"
+
+static __device__ __forceinline__ u32 pack_bf16(float low, float high) {
+  u32 v;
+  asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(v) : "f"(low), "f"(high));
+  return v;
+}
+static __device__ __forceinline__ u32 pack_fp8(float a, float b, float c, float d) {
+  u32 v;
+  asm("{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; mov.b32 %0, {l, h}; }"
+      : "=r"(v)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return v;
+}
+static __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
+// Where 16 bytes of a row lie: rows of 128 bytes in the copy engine's swizzle, a second block of them for the second 128 bytes.
+static __device__ __forceinline__ u32 staged(u32 base, u32 row, u32 chunk) {
+  return base + (chunk / 8) * 16 * ROW_BYTES + row * ROW_BYTES + (((chunk & 7) ^ (row & 7)) << 4);
+}
+// The same for activations, 128 bytes of BF16 or 64 of FP8, in the swizzle of their width.
+static __device__ __forceinline__ u32 staged_activation(u32 base, u32 row, u32 chunk) {
+#if XSTAGE_FP8
+  return base + row * 64 + ((chunk ^ (row / 2 & 3)) << 4);
+#else
+  return staged(base, row, chunk);
+#endif
+}
+static __device__ __forceinline__ void store_16(void *to, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// What the epilogue of a tile reads from memory, asked for before its products begin: afterwards each of these reads would be waited for.
+// Lane l has row l % 16 of the warp's 16 rows in product l / 16; four columns of the tile's 128.
+struct Facts {
+  u32 slot;
+  float row_scale, inverse;
+  float4 columns;
+};
+static __device__ __forceinline__ Facts facts_of(const MoePlan &plan, const Task &task, u32 expert, u32 warp, u32 lane) {
+  const u32 row = task.block * TILE + HALF * (lane >> 4) + 16 * warp + (lane & 15);
+  Facts facts = {};
+  if (task.second) facts.slot = __ldg((const u32 *)plan.row_slot + row);
+#if XSTAGE_FP8
+  const float *const columns = task.second ? (const float *)plan.w2_scale + (u64)expert * plan.hidden : (const float *)plan.w1_scale + (u64)expert * 2 * plan.inter;
+  facts.columns = __ldg((const float4 *)(columns + task.column * TILE) + lane);
+  const float act = __ldg((const float *)plan.act_scale + row);
+  facts.row_scale = task.second || XSTAGE_DISPATCH ? act : __ldg((const float *)plan.row_scale + row);
+  facts.inverse = __fdividef(1.0f, act);
+#endif
+  return facts;
+}
+
+// A scale that dispatch has brought is known only when its block has arrived: after the products.
+static __device__ __forceinline__ void late_facts(Facts &facts, const MoePlan &plan, const Task &task, u32 warp, u32 lane) {
+#if XSTAGE_FP8 && XSTAGE_DISPATCH
+  const u32 row = task.block * TILE + HALF * (lane >> 4) + 16 * warp + (lane & 15);
+  if (!task.second) asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(facts.row_scale) : "l"((const float *)plan.row_scale + row) : "memory");
+#endif
+}
+
+// This thread's rows lane / 4 and lane / 4 + 8 of a product.
+static __device__ __forceinline__ float2 of_rows(float each, u32 half, u32 lane) {
+#if XSTAGE_FP8
+  const u32 from = 16 * half + lane / 4;
+  return make_float2(__shfl_sync(0xffffffffu, each, from), __shfl_sync(0xffffffffu, each, from + 8));
+#else
+  return make_float2(1.0f, 1.0f);
+#endif
+}
+
+// Scales of this thread's two columns in group j of eight; kept whole in every thread they push the accumulators out to local memory.
+static __device__ __forceinline__ float2 column_scale(const Facts &facts, u32 j, u32 lane) {
+#if XSTAGE_FP8
+  const u32 from = 2 * j + (lane & 3) / 2;
+  const float x = __shfl_sync(0xffffffffu, facts.columns.x, from), y = __shfl_sync(0xffffffffu, facts.columns.y, from);
+  const float z = __shfl_sync(0xffffffffu, facts.columns.z, from), w = __shfl_sync(0xffffffffu, facts.columns.w, from);
+  return lane & 1 ? make_float2(z, w) : make_float2(x, y);
+#else
+  return make_float2(1.0f, 1.0f);
+#endif
+}
+
+// The staged rows may be written again.
+static __device__ __forceinline__ void results_are_free() {
+#if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
+  bulk_wait_source();
+#endif
+  __syncwarp();
+}
+
+// Gate and up of eight columns lie in neighbouring groups, so both are in this thread. FP8 activations keep the order in which
+// a thread holds them; the second linear layer's weights are permuted likewise (xstage_bench/fused/moe_weights.py).
+static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, const Facts &facts, const float (&d)[HALF], const Task &task, u32 half, u32 warp,
+                                              u32 lane) {
+  const u32 row = (lane & 7) + (lane & 8), first = task.block * TILE + half * HALF + 16 * warp;
+  const float2 scale = of_rows(facts.row_scale, half, lane), inverse = of_rows(facts.inverse, half, lane);
+  results_are_free();
+#pragma unroll
+  for (u32 part = 0; part < 8; part += 4) {
+    float a[4][4];
+#pragma unroll
+    for (u32 h = 0; h < 4; ++h) {
+      const u32 g = part + h;
+      const float2 gate = column_scale(facts, 2 * g, lane), up = column_scale(facts, 2 * g + 1, lane);
+#pragma unroll
+      for (u32 i = 0; i < 2; ++i) {
+        const float s = i ? scale.y : scale.x;
+        float x = silu(d[8 * g + 2 * i] * s * gate.x) * (d[8 * g + 4 + 2 * i] * s * up.x);
+        float y = silu(d[8 * g + 2 * i + 1] * s * gate.y) * (d[8 * g + 4 + 2 * i + 1] * s * up.y);
+#if XSTAGE_FP8
+        x *= i ? inverse.y : inverse.x, y *= i ? inverse.y : inverse.x;
+#endif
+        a[h][2 * i] = x, a[h][2 * i + 1] = y;
+      }
+    }
+#if XSTAGE_FP8
+    store_matrices(staged_activation(staging, row, part / 2 + (lane >> 4)), pack_fp8(a[0][0], a[0][1], a[1][0], a[1][1]),
+                   pack_fp8(a[0][2], a[0][3], a[1][2], a[1][3]), pack_fp8(a[2][0], a[2][1], a[3][0], a[3][1]),
+                   pack_fp8(a[2][2], a[2][3], a[3][2], a[3][3]));
+#else
+#pragma unroll
+    for (u32 h = 0; h < 4; h += 2)
+      store_matrices(staged_activation(staging, row, part + h + (lane >> 4)), pack_bf16(a[h][0], a[h][1]), pack_bf16(a[h][2], a[h][3]),
+                     pack_bf16(a[h + 1][0], a[h + 1][1]), pack_bf16(a[h + 1][2], a[h + 1][3]));
+#endif
+  }
+#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK
+  async_proxy_fence();
+  __syncwarp();
+  if (lane == 0) tensor_store(&plan.act_out, staging, task.column * ACT_COLUMNS, first, 0);
+#else
+  __syncwarp();
+  constexpr u32 CHUNKS = ACT_COLUMNS * ELEMENT / 16, AT_ONCE = 32 / CHUNKS;
+  const u32 chunk = lane % CHUNKS;
+  char *const to = (char *)plan.activations + (u64)first * plan.inter * ELEMENT + task.column * ACT_COLUMNS * ELEMENT + 16 * chunk;
+#pragma unroll
+  for (u32 r = lane / CHUNKS; r < 16; r += AT_ONCE) store_16(to + (u64)r * plan.inter * ELEMENT, shared_load(staged_activation(staging, r, chunk)));
+#endif
+}
+
+// Where 16 bytes of a result row lie: as the other rows, or, for bulk stores, one behind another with a gap that keeps banks apart.
+static __device__ __forceinline__ u32 staged_result(u32 base, u32 row, u32 chunk) {
+  return XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? base + row * PITCH_BYTES + 16 * chunk : staged(base, row, chunk);
+}
+
+// One row's segment of 256 bytes goes to its owner; `segment` is where in the row. `slots`: lane `first` + r has row r's.
+static __device__ __forceinline__ void store_segments(const MoePlan &plan, u32 staging, u32 slots, u32 first, u32 lane, u32 row_bytes, u32 segment) {
+#if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
+  async_proxy_fence();
+  const u32 slot = __shfl_sync(0xffffffffu, slots, first + (lane & 15));
+  if (lane < 16 && slot != NO_ROW) {
+    char *const to = (char *)plan.slots[slot >> 28] + (u64)(slot & 0xfffffff) * row_bytes + segment;
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(staging + lane * PITCH_BYTES), "n"(SEGMENT_BYTES) : "memory");
+  }
+  bulk_commit();
+#else
+  const u32 chunk = lane & 15;
+#pragma unroll
+  for (u32 part = 0; part < 8; part += 4) {
+    uint4 data[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) data[i] = shared_load(staged_result(staging, 2 * (part + i) + lane / 16, chunk));
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      const u32 slot = __shfl_sync(0xffffffffu, slots, first + 2 * (part + i) + lane / 16);
+      if (slot != NO_ROW) store_16((char *)plan.slots[slot >> 28] + (u64)(slot & 0xfffffff) * row_bytes + segment + 16 * chunk, data[i]);
+    }
+  }
+#endif
+}
+
+static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging, const Facts &facts, const float (&d)[HALF], const Task &task, u32 half, u32 lane) {
+#if XSTAGE_COMBINE != XSTAGE_COMBINE_NONE
+  const float2 scale = of_rows(facts.row_scale, half, lane);
+#if XSTAGE_COMBINE == XSTAGE_COMBINE_F32
+#pragma unroll
+  for (u32 part = 0; part < 2; ++part) {
+    results_are_free();
+#pragma unroll
+    for (u32 g = 0; g < 8; ++g) {
+      const u32 j = 8 * part + g;
+      const float2 s = column_scale(facts, j, lane);
+#pragma unroll
+      for (u32 i = 0; i < 2; ++i) {
+        const float r = i ? scale.y : scale.x;
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(staged_result(staging, lane / 4 + 8 * i, 2 * g + (lane & 3) / 2) + 8 * (lane & 1)),
+                     "f"(d[4 * j + 2 * i] * r * s.x), "f"(d[4 * j + 2 * i + 1] * r * s.y)
+                     : "memory");
+      }
+    }
+    __syncwarp();
+    store_segments(plan, staging, facts.slot, 16 * half, lane, 4 * plan.hidden, 4 * (task.column * TILE + HALF * part));
+  }
+#else
+  const u32 row = (lane & 7) + (lane & 8);
+  results_are_free();
+#pragma unroll
+  for (u32 j = 0; j < 16; j += 2) {
+    const float2 s = column_scale(facts, j, lane), t = column_scale(facts, j + 1, lane);
+    const float *e = &d[4 * j];
+    store_matrices(staged_result(staging, row, j + (lane >> 4)), pack_bf16(e[0] * scale.x * s.x, e[1] * scale.x * s.y), pack_bf16(e[2] * scale.y * s.x, e[3] * scale.y * s.y),
+                   pack_bf16(e[4] * scale.x * t.x, e[5] * scale.x * t.y), pack_bf16(e[6] * scale.y * t.x, e[7] * scale.y * t.y));
+  }
+  __syncwarp();
+  store_segments(plan, staging, facts.slot, 16 * half, lane, 2 * plan.hidden, 2 * task.column * TILE);
+#endif
+#else
+  // The products must not be optimised away, and nothing else may remain of the epilogue.
+#pragma unroll
+  for (u32 i = 0; i < HALF; ++i) asm volatile("" ::"f"(d[i]));
+#endif
+}

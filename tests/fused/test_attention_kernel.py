@@ -1,0 +1,128 @@
+"""The attention kernel compiles for Hopper, and its machine code is the kernel that its page describes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, architectures_of, compile_kernel
+from xstage_bench.fused import attention, check, transfer
+from xstage_bench.fused.attention import FLAGS, SHARED_LIMIT_BYTES, STORES, Build, best_build, builds_of
+
+pytest.importorskip("cuda.bindings.nvrtc")
+EVERY_BUILD = [build for head_dim in (64, 128) for store in STORES for build in builds_of(head_dim, store)]
+
+
+@cache
+def opcodes(build: Build) -> Counter[str]:
+    """Count the instructions of a build, with their modifiers."""
+    bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
+    tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
+    assert tool, "nvdisasm is missing: pip install nvidia-cuda-nvdisasm (part of the dev extra)"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(build.cubin())
+        file.flush()
+        text = subprocess.run([tool, "-c", file.name], check=True, capture_output=True, text=True).stdout
+    return Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]+)", text, flags=re.MULTILINE))
+
+
+def total(counts: Counter[str], prefix: str) -> int:
+    return sum(n for name, n in counts.items() if name == prefix or name.startswith(prefix + "."))
+
+
+@pytest.mark.parametrize("build", EVERY_BUILD, ids=str)
+def test_products_are_in_flight_and_nothing_is_spilled(build: Build) -> None:
+    counts = opcodes(build)
+    # Scores twice (the first block of a tile, and the loop), outputs twice (the loop, and the last block).
+    assert total(counts, "HGMMA") == 2 * (build.head_dim // 16 + build.keys // 16)
+    # One wait for the first scores, two in the loop, one for the last outputs: ptxas serialises products by waiting after each.
+    assert counts["WARPGROUP.DEPBAR.LE"] == 4
+    assert total(counts, "LDL") + total(counts, "STL") == 0
+    assert total(counts, "HMMA") == 0
+    assert counts["USETMAXREG.TRY_ALLOC.CTAPOOL"] == 1
+    assert counts["USETMAXREG.DEALLOC.CTAPOOL"] == 1
+    assert total(counts, "UTMALDG") > 0
+
+
+@pytest.mark.parametrize("build", EVERY_BUILD, ids=str)
+def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: Build) -> None:
+    counts = opcodes(build)
+    per_warp = 16 * build.head_dim * 2 // 512
+    assert counts["STG.E.128"] == per_warp
+    assert total(counts, "UTMASTG") == (build.head_dim // 64 if build.store == "bulk" else 0)
+    far = [name for name in counts if name.startswith("MEMBAR") and not name.endswith("CTA")]
+    assert far == [], "nothing waits for the stores where no flag is published"
+    assert total(counts, "STSM") == build.head_dim // 16
+
+
+@pytest.mark.parametrize("flags", FLAGS[1:])
+def test_only_the_flag_warp_releases(flags: attention.Flags) -> None:
+    build = replace(Build(128, 176, 2), flags=flags)
+    counts = opcodes(build)
+    assert counts["MEMBAR.ALL.SYS"] == 2  # one before flags are set, one after others' were seen
+    assert counts["WARPGROUP.DEPBAR.LE"] == 4
+    assert total(counts, "LDL") + total(counts, "STL") == 0
+
+
+def test_the_host_mirrors_the_structs_and_the_shared_memory_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in asset_dir("cuda").glob("*.cuh"):
+        shutil.copy(name, tmp_path)
+    sizes = {"AttentionPlan": attention.PLAN, "Wait": attention.WAIT, "Stamp": attention.STAMP, "Report": attention.REPORT}
+    equal = " && ".join([*(f"sizeof({name}) == {dtype.itemsize}" for name, dtype in sizes.items()), "SHARED_BYTES == SHARED"])
+    (tmp_path / "mirror.cu").write_text(
+        f'#include "attention_plan.cuh"\nstatic_assert({equal}, "mirror");\nextern "C" __global__ void f() {{}}\n'
+    )
+    monkeypatch.setattr("xstage_bench.device.cuda.compile.asset_dir", lambda name: tmp_path)
+    for build in {replace(b, store="st.v4") for b in (*EVERY_BUILD, Build(128, 128, 2, 1), Build(64, 96, 3, 4))}:
+        assert build.shared_bytes <= SHARED_LIMIT_BYTES
+        compile_kernel("mirror.cu", HOPPER, {**build.defines(), "SHARED": str(build.shared_bytes)}, cache=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("attention_check.cu", {"CheckPlan": check.CHECK_PLAN, "CheckSums": check.CHECK_SUMS}),
+        ("transfer.cu", {"Piece": transfer.PIECE}),
+    ],
+)
+def test_the_kernels_beside_it_compile_everywhere_with_the_structs_of_the_host(
+    source: str, names: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = asset_dir("cuda")
+    asserts = "\n".join(f'static_assert(sizeof({name}) == {dtype.itemsize}, "mirror");' for name, dtype in names.items())  # type: ignore[attr-defined]
+    (tmp_path / source).write_text((folder / source).read_text() + asserts)
+    shutil.copy(folder / "stamps.cuh", tmp_path)
+    monkeypatch.setattr("xstage_bench.device.cuda.compile.asset_dir", lambda name: tmp_path)
+    for arch in ARCHITECTURES:
+        assert compile_kernel(source, arch, cache=False)[:4] == b"\x7fELF"
+
+
+def test_the_build_follows_waves_and_whole_blocks_of_keys() -> None:
+    assert best_build(128, "st.v4", 32760, 10, 132).keys == 176
+    assert best_build(128, "st.v4", 4096, 3, 132).keys == 128, "4096 keys are 32 whole blocks"
+    assert best_build(64, "st.v4", 8192, 16, 132).tile_rows == 128, "1024 tiles fill 8 waves, 688 of 192 rows only 5.2 of 6"
+    assert not any(build.staged_over_queries for build in builds_of(128, "bulk"))
+
+
+def test_hopper_kernels_are_compiled_for_hopper_only() -> None:
+    assert architectures_of("attention.cu") == (HOPPER,)
+    assert architectures_of("burst.cu") == ARCHITECTURES
+
+
+def test_no_trap_in_a_kernel_that_raises_its_registers() -> None:
+    """With __trap() in it ptxas keeps the registers of the launch and serialises the products (found by its message C7512)."""
+    sources = [p for p in asset_dir("cuda").glob("*.cu*") if p.name.startswith(("hopper_", "attention"))]
+    assert len(sources) > 5
+    for path in sources:
+        code = re.sub(r"//.*", "", path.read_text())
+        assert "__trap" not in code, path.name

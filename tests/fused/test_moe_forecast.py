@@ -1,0 +1,95 @@
+"""The MoE layer as tasks, the choice of its order, and the summary of a suite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xstage_bench.fused.moe.build import STAMP
+from xstage_bench.fused.moe.forecast import TileTimes, as_tasks, pick, tile_times
+from xstage_bench.fused.moe.layer import Layer, rows_of
+from xstage_bench.fused.moe.order import Order, TaskLists, task_lists
+from xstage_bench.fused.moe.suite import SHAPES, suite_cases
+from xstage_bench.fused.moe.summary import summarise
+from xstage_bench.workloads.shapes import moe_shape
+
+TIMES = TileTimes(linear1_ns=10_000, linear2_ns=4_000, linear1_rest_ns=2_000, linear2_rest_ns=3_000)
+
+
+@pytest.mark.parametrize("combine", ["bf16", "f32"])
+@pytest.mark.parametrize("kind", ["serial", "wave", "interleaved"])
+def test_the_tasks_carry_the_bytes_and_the_dependencies_of_the_layer(kind: str, combine: str) -> None:
+    layer = Layer(moe_shape("keye-vl-2"), 512, 8, "fp8", "skewed", masked=0.1)
+    rows = rows_of(layer, 0)
+    lists = task_lists(layer, rows, Order(kind), 132)
+    tasks = as_tasks(layer, 0, rows, lists, TIMES, combine, 1980.0)
+    wide = {"bf16": 2, "f32": 4}[combine]
+    second = tasks.phase == 1
+    away = int((rows.owner > 0).sum()) * layer.shape.hidden * wide
+    # Whole warp-stores of 512 bytes: two rows of bf16, or one of float32; at most one row of a block's tile is left out.
+    assert away - rows.blocks * layer.shape.hidden * wide <= tasks.volume_bytes <= away
+    assert (tasks.signals_of_event == layer.shape.linear1_tiles).all()
+    assert (tasks.waits_for[second] == lists.block[second]).all()
+    assert set(tasks.compute_cycles[second]) == {round(4_000 * 1.98)}
+    assert (tasks.remote_bytes <= tasks.bytes).all()
+
+
+def test_tile_times_are_read_off_stamps_with_waits_and_first_tasks_left_out() -> None:
+    words = np.array([0, 1, 1 << 31, 1 << 31 | 1] * 50, dtype=np.uint32)
+    lists = TaskLists(words, np.array([0, 100, 200]))
+    stamps = np.zeros(200, STAMP)
+    step = np.where(lists.second, 400, 1000)
+    step[10::20] += 5000  # now and then a tile waits for another SM
+    stamps["computed_ns"] = 10_000 + np.concatenate([np.cumsum(step[:100]), 777_777 + np.cumsum(step[100:])])
+    stamps["stored_ns"] = stamps["computed_ns"] + np.where(lists.second, 30, 20)
+    assert tile_times(stamps, lists) == TileTimes(linear1_ns=1000, linear2_ns=400, linear1_rest_ns=20, linear2_rest_ns=30)
+
+
+def test_the_incumbent_stays_unless_a_gain_is_predicted() -> None:
+    assert pick({"wave": 100.0, "interleaved-1": 99.5}, "wave") == "wave"
+    assert pick({"wave": 100.0, "interleaved-1": 90.0, "interleaved-2": 90.2}, "wave") == "interleaved-2"
+    assert pick({"wave": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.0}, "wave") == "interleaved-1"
+
+
+@given(
+    st.dictionaries(st.sampled_from(["interleaved-0.5", "interleaved-1", "interleaved-2", "interleaved-8"]), st.floats(1, 1e6)),
+    st.floats(1, 1e6),
+)
+@settings(max_examples=200)
+def test_what_is_picked_is_never_predicted_to_be_slower(predicted: dict[str, float], usual: float) -> None:
+    predicted = {"wave": usual, **predicted}
+    assert predicted[pick(predicted, "wave")] <= usual
+    assert predicted[pick(predicted, "wave")] <= 1.0102 * min(predicted.values())
+
+
+def test_the_suite_is_the_96_configurations() -> None:
+    assert len(suite_cases()) == 96
+    assert len({c.key("bf16") for c in suite_cases()}) == 96
+    assert sum(c.searched for c in suite_cases()) == 12
+    assert len(SHAPES) == 8
+
+
+def row(**us: float) -> dict[str, Any]:
+    variants = {name.replace("_", " "): {"arrived_us": {"value": value}} for name, value in us.items()}
+    head = {"shape": "hy3", "dtype": "fp8", "combine": "bf16", "routing": "skewed", "tokens_per_rank": 512, "ep": 8, "emulated": True}
+    return {**head, "variants": variants, "chosen": "interleaved-2", "unfused_us": None, "drain_us": 60.0, "flops": 10**12}
+
+
+def test_the_summary_compares_with_the_best_wave_and_with_the_bound() -> None:
+    rows = [
+        row(wave_2=130, wave_4=120, wave_alone=90, chosen=100, chosen_alone=95, chosen_local=97, search_serial=110),
+        row(wave_2=100, wave_alone=50, chosen=125, chosen_alone=50, chosen_local=52),
+    ]
+    out = summarise({"rows": rows})
+    first, second = out["rows"]
+    assert (first["gain"], first["experts_per_wave"], first["bound_us"]) == (1.2, 4, 90)
+    assert first["regret"] == 0
+    assert second["regret"] is None
+    assert second["bound_us"] == 60
+    overall = out["overall"][0]
+    assert overall["geomean_gain"] == pytest.approx((1.2 * 0.8) ** 0.5)
+    assert overall["median_over_alone_where_compute_limits"] == pytest.approx(100 / 95)  # the second row is limited by its drain

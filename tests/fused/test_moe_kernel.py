@@ -1,0 +1,54 @@
+"""The MoE kernel compiles in every variant, and its machine code is what the docs say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from xstage_bench.fused.moe.build import COMBINES, PUBLISHES, Build
+
+pytest.importorskip("cuda.bindings.nvrtc")
+BUILDS = [
+    *(Build(fp8=fp8, combine=combine) for fp8 in (False, True) for combine in COMBINES),
+    *(Build(fp8=True, publish=publish) for publish in PUBLISHES[1:]),
+    Build(dispatch=True, publish="elsewhere", stamps=True),
+    Build(fp8=True, dispatch=True),
+    *(Build(fp8=fp8, combine=combine, row_store="bulk") for fp8, combine in ((False, "bf16"), (True, "f32"))),
+    Build(row_store="bulk", dispatch=True, publish="bulk"),
+]
+
+
+def machine_code(build: Build, path: Path) -> str:
+    bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
+    tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
+    assert tool, "nvdisasm is missing: pip install nvidia-cuda-nvdisasm (part of the dev extra)"
+    path.write_bytes(build.cubin())
+    return subprocess.run([tool, "-c", str(path)], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda b: "-".join(list(b.defines().values())[:6]))
+def test_machine_code(build: Build, tmp_path: Path) -> None:
+    code = machine_code(build, tmp_path / "moe.cubin")
+
+    def count(pattern: str) -> int:
+        return len(re.findall(pattern, code))
+
+    assert count(r"\bQGMMA\b" if build.fp8 else r"\bHGMMA\b") == 8  # one stage: four steps of two halves
+    assert count(r"\bHMMA\b") == 0
+    assert count(r"UTMALDG") == 2
+    assert count(r"\b(LDL|STL)\b") == 0, "accumulators in local memory"
+    rows = {"none": 0, "bf16": 8, "f32": 16}[build.combine] * (build.row_store == "st.v4")  # warp-stores of 16 rows
+    activations = 0 if build.publish == "bulk" else (2 if build.fp8 else 4)
+    assert count(r"STG\.E\.128") == rows + activations + 1  # the reduction stores too
+    assert count(r"UTMASTG") == (1 if build.publish == "bulk" else 0)
+    assert (count(r"UBLKCP") > 0) == (build.dispatch or (build.row_store == "bulk" and build.combine != "none"))
+    assert count(r"USETMAXREG") == 2
+
+
+def test_it_leaves_room_for_one_cta() -> None:
+    assert all(build.shared_bytes <= 227 * 1024 for build in BUILDS)

@@ -1,0 +1,59 @@
+"""A fused measurement's own process: what it sends arrives, and a process that raises, dies or hangs ends with an error of ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from xstage_bench.errors import DeviceLostError, WaivedError
+from xstage_bench.fused.session import results
+
+
+def work(job: dict[str, Any], send: Any) -> None:
+    for i in range(job["rows"]):
+        send("row", i)
+    match job["then"]:
+        case "waive":
+            raise WaivedError("nothing to measure", "another machine")
+        case "fail":
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        case "die":
+            os._exit(7)
+        case "hang":
+            time.sleep(60)
+
+
+def collect(then: str, silence_s: float = 30.0) -> tuple[list[Any], Exception | None]:
+    found: list[Any] = []
+    try:
+        for _, value in results(work, {"rows": 2, "then": then}, silence_s):
+            found.append(value)
+    except Exception as error:
+        return found, error
+    return found, None
+
+
+@pytest.mark.parametrize(
+    ("then", "kind", "words"),
+    [
+        ("end", type(None), ""),
+        ("waive", WaivedError, "nothing to measure"),
+        ("fail", DeviceLostError, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ("die", DeviceLostError, "exit status 7"),
+    ],
+)
+def test_what_was_sent_before_the_end_is_kept(then: str, kind: type, words: str) -> None:
+    found, error = collect(then)
+    assert found == [0, 1]
+    assert isinstance(error, kind)
+    assert words in str(error or "")
+
+
+def test_a_process_that_says_nothing_is_ended() -> None:
+    found, error = collect("hang", silence_s=1.0)
+    assert found == [0, 1]
+    assert isinstance(error, DeviceLostError)
+    assert "silent for 1 s" in str(error)

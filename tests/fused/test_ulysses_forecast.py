@@ -1,0 +1,158 @@
+"""The kernel's schedule as tasks, what is predicted of it, and the summary that scripts read; synthetic times and the recorded node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xstage_bench.fused.attention import STAMP, Build
+from xstage_bench.fused.forecast import FORMS, TileTimes, add_forecasts, tasks_of
+from xstage_bench.fused.measure import spread
+from xstage_bench.fused.problem import Problem
+from xstage_bench.fused.tile_facts import tile_facts
+from xstage_bench.fused.tile_order import ORDERS
+from xstage_bench.fused.ulysses_summary import best_of, chosen_of, summarise
+from xstage_bench.pipeline import find_model
+
+ROOT = Path(__file__).parent.parent.parent
+RESULTS = ROOT / "results" / "h200-x2"
+#: DESIGN: scripts read these.
+KEYS = {
+    *("shape", "heads", "head_dim", "seq", "sp", "emulated", "alone_us", "cudnn_us", "serial_nccl_us", "serial_push_us"),
+    *("fused_us", "fused_visible_us", "predicted_fused_us"),
+}
+BUILDS = {"st.v4": Build(128, 128, 2), "bulk": Build(128, 160, 2, store="bulk")}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([2, 4, 8]), st.integers(1, 5000), st.integers(0, 7), st.sampled_from(sorted(BUILDS)), st.sampled_from(sorted(ORDERS))
+)
+def test_tasks_store_every_row_and_send_what_others_own(ranks: int, seq: int, rank: int, store: Any, name: str) -> None:
+    p, build, rank = Problem(2 * ranks, 2 * ranks, 128, seq, ranks), BUILDS[store], rank % ranks
+    order = ORDERS[name](p.local_heads, seq, build.tile_rows, ranks, rank, 132)
+    ctas = min(132, order.size)
+    for form in FORMS[store]:
+        tasks = tasks_of(p, build, form, order, rank, ctas, TileTimes([10.0], 0.1, 0.1), 1000.0)
+        assert tasks.form == form
+        assert tasks.task_count == order.size
+        unit = tasks.warps * 512
+        assert seq * p.row_bytes <= tasks.bytes.sum() < seq * p.row_bytes + order.size * unit
+        assert 0 <= p.remote_bytes(rank) - tasks.remote_bytes.sum() < order.size * 512
+        assert abs(tasks.compute_cycles.mean() - 10_000) < 500
+
+
+def test_tile_times_are_found_again() -> None:
+    truth = TileTimes([100.0, 95.0, 90.0], 0.6, 0.4)
+    stamps = np.zeros((3 * 132, 2), STAMP)
+    stamps["computed_ns"] = np.round(1e3 * truth.draw(3 * 132, 132))[:, None].astype(np.uint64)
+    found = TileTimes.of(stamps, 132)
+    assert np.allclose(found.wave_us, truth.wave_us, atol=0.3)
+    assert found.between_us == pytest.approx(0.6, abs=0.15)
+    assert found.within_us == pytest.approx(0.4, abs=0.15)
+
+
+def test_the_time_line_is_that_of_the_sm_with_the_longest_stores() -> None:
+    stamps = np.zeros((6, 2), STAMP)
+    stamps["smid"] = np.array([0, 1, 2, 0, 1, 2])[:, None]
+    stamps["tile"] = np.arange(6)[:, None]
+    stamps["begin_ns"], stamps["computed_ns"], stamps["stored_ns"] = 1000, 2000, 2100
+    slow = stamps.copy()
+    slow["stored_ns"][4, 1] = 9000
+    facts = tile_facts(stamps, slow, 3)
+    assert facts["time_line"]["fused"]["smid"] == 1
+    assert facts["time_line"]["fused"]["tiles"] == [1, 4]
+    assert facts["time_line"]["fused"]["ns"][1][1] == [0, 1000, 8000]
+    assert facts["most_stored_ns_of_one_sm"] == 7100.0
+    assert facts["store_ns"]["alone"] == [100.0] * 5
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=40))
+def test_the_interval_holds_the_median(values: list[float]) -> None:
+    found = spread(np.array(values))
+    assert found["n"] == len(values)
+    if len(values) < 6:
+        assert found["low"] is found["high"] is None
+    else:
+        near = 1e-5 * max(values)  # numbers are kept to six digits
+        assert min(values) - near <= found["low"] <= found["value"] <= found["high"] <= max(values) + near
+
+
+def test_the_interval_covers_the_true_median_19_times_in_20() -> None:
+    rng = np.random.default_rng(0)
+    inside = [(f := spread(rng.exponential(1.0, 25)))["low"] <= np.log(2.0) <= f["high"] for _ in range(2000)]
+    assert 0.93 < np.mean(inside) < 0.98
+
+
+facts = {
+    "compute": {"wave_us": [90.0, 89.0]}, "quantiles": [0, 50, 100], "store_ns": {"alone": [900.0, 1000.0, 1100.0]},
+    "most_stored_ns_of_one_sm": 5000.0, "time_line": {"fused": {"tiles": [0, 132]}},
+}  # fmt: skip
+
+
+def row(**times: list[float]) -> dict[str, Any]:
+    samples = {name.replace("__", ".").replace("_", " "): np.array(us) for name, us in times.items()}
+    return {
+        "shape": "x", "heads": 4, "head_dim": 128, "seq": 8192, "sp": 2, "emulated": False, "tflop_of_one_rank": 0.1, "rounds": 8,
+        "builds": {"st.v4": {}, "bulk": {}}, "tiles": dict.fromkeys(("st.v4", "bulk"), facts),
+        "times_us": {n: spread(us) for n, us in samples.items()}, "samples_us": {n: us.tolist() for n, us in samples.items()},
+    }  # fmt: skip
+
+
+def test_the_summary_pairs_within_rounds() -> None:
+    drift = np.linspace(1.0, 1.5, 8)  # a clock that falls over the run
+    case = row(
+        alone=100 * drift, alone_bulk=99 * drift, push=130 * drift, nccl=150 * drift, nccl_graph=149 * drift,
+        **{"fused_st__v4_row-major": 104 * drift, "fused_bulk_row-major": 102 * drift, "fused_bulk_owner-interleaved": 101 * drift},
+    )  # fmt: skip
+    (found,) = summarise({"rows": [case]})["rows"]
+    assert KEYS.issubset(found)
+    assert found["fused"] == "fused bulk owner-interleaved"
+    assert found["predicted_fused_us"] is None
+    assert all(found["fused_over_alone"][k] == pytest.approx(101 / 99, rel=1e-5) for k in ("value", "low", "high"))
+    assert found["hidden_share"]["serial_push"]["value"] == pytest.approx((130 - 101) / (130 - 99), rel=1e-5)
+    assert found["speed_up"]["serial_nccl"]["value"] == pytest.approx(149 / 101, rel=1e-5)
+    assert found["stall_us"]["bulk"] == {"predicted": None, "measured": 3.0}
+    assert best_of(case)[0] == "fused bulk owner-interleaved"
+    assert chosen_of({**case, "forecast": [{"store": "st.v4", "order": "row-major"}]}) == ("st.v4", "row-major")
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, Any]:
+    document = json.loads(
+        (RESULTS / "ulysses" / "ulysses.json").read_text(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON")
+    )
+    assert document["rows"]
+    return dict(document)
+
+
+def test_the_recorded_summary_is_that_of_the_recorded_run(recorded: dict[str, Any]) -> None:
+    found = json.loads((RESULTS / "ulysses" / "summary.json").read_text())
+    assert found == json.loads(json.dumps(summarise(recorded)))
+    assert all(KEYS.issubset(r) for r in found["rows"])
+
+
+def test_every_recorded_result_was_right(recorded: dict[str, Any]) -> None:
+    assert not recorded["failed"]
+    assert {f["ok"] for r in recorded["rows"] for f in r["checked"].values()} == {True}
+    assert max(f["relative_error"] for r in recorded["rows"] for f in r["checked"].values()) < 1e-2
+
+
+def test_the_recorded_forecast_comes_out_again(recorded: dict[str, Any]) -> None:
+    """One case, by today's code from the recorded tile times and the recorded profile's model; task costs may have been measured since."""
+    case = next(r for r in recorded["rows"] if r["seq"] == 8192 and r["sp"] == 8)
+    before = {(f["store"], f["order"]): f["residual_us"] for f in case["forecast"]}
+    again = {k: v for k, v in case.items() if k not in ("forecast", "predicted_serial_us")}
+    add_forecasts({"rows": [again]}, find_model(RESULTS / "2026-11-29-profile" / "model.json"))
+    after = {(f["store"], f["order"]): f["residual_us"] for f in again["forecast"]}
+    assert list(after) == sorted(after, key=lambda key: next(f["fused_us"] for f in again["forecast"] if (f["store"], f["order"]) == key))
+    assert after == {key: pytest.approx(us, abs=1.0) for key, us in before.items()}
+    assert again["predicted_serial_us"] == pytest.approx(case["predicted_serial_us"], rel=0.02)
+    assert again["predicted_serial_us"] < case["times_us"]["push"]["value"] < 1.05 * again["predicted_serial_us"]

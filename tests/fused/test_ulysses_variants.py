@@ -1,0 +1,99 @@
+"""Every way to do attention and All-to-All brings every row to its owner: the real plans, tables and flags, executed by fake GPUs."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xstage_bench.fused import rig as rig_module
+from xstage_bench.fused import variants
+from xstage_bench.fused.attention import FLAGS, STORES, Build
+from xstage_bench.fused.forecast import TileTimes
+from xstage_bench.fused.problem import Placing, Problem
+from xstage_bench.fused.rig import Rig
+from xstage_bench.fused.tile_order import ORDERS
+
+
+def load_fakes() -> Any:
+    path = Path(__file__).with_name("fake_gpus.py")
+    spec = importlib.util.spec_from_file_location("fake_gpus", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fake_gpus"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+fakes = load_fakes()
+
+PROBLEMS = [
+    (Problem(4, 4, 64, 1, 2), 2),
+    (Problem(4, 2, 64, 127, 2), 2),
+    (Problem(6, 6, 64, 700, 3), 3),
+    (Problem(4, 1, 128, 333, 4), 4),
+    (Problem(8, 8, 64, 333, 8), 2),
+    (Problem(4, 4, 64, 130, 4), 2),
+]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(rig_module, "rows_of_heads", fakes.encode)
+
+    def rig_of(problem: Problem, gpus: int) -> tuple[Any, Rig]:
+        machine = fakes.Machine(gpus)
+        return machine, Rig(machine.gpus, Placing(problem, tuple(range(gpus))), seed=3)
+
+    return rig_of
+
+
+def check(machine: Any, rig: Rig, variant: variants.Variant, launches: int = 1) -> None:
+    def run() -> None:
+        variant.queue()
+        machine.settle()
+
+    for _ in range(launches):
+        found = rig.verify(run)
+        assert found["unwritten"] == found["stray"] == 0, variant.name
+        assert not found["late"]
+        assert all(v.ok for v in found["ranks"]), (variant.name, found)  # type: ignore[attr-defined]
+        assert not variant.late()
+
+
+@pytest.mark.parametrize(("problem", "gpus"), PROBLEMS, ids=lambda v: f"{v.heads}x{v.seq}/{v.ranks}" if isinstance(v, Problem) else str(v))
+@pytest.mark.parametrize("consumers", [2, 3])
+def test_fused(make: Any, problem: Problem, gpus: int, consumers: int) -> None:
+    machine, rig = make(problem, gpus)
+    for store in STORES:
+        for flags in FLAGS:
+            for order in ORDERS if flags == "shard" else ["row-major"]:
+                check(machine, rig, variants.fused(rig, Build(problem.head_dim, 128, consumers, store=store), order, flags), launches=2)
+
+
+@pytest.mark.parametrize(("problem", "gpus"), PROBLEMS, ids=lambda v: f"{v.heads}x{v.seq}/{v.ranks}" if isinstance(v, Problem) else str(v))
+def test_one_after_the_other(make: Any, problem: Problem, gpus: int) -> None:
+    machine, rig = make(problem, gpus)
+    build = Build(problem.head_dim, 128, 2)
+    check(machine, rig, variants.then_push(rig, build))
+    check(machine, rig, variants.beside_copying_sms(rig, build, 8), launches=2)
+    check(machine, rig, variants.then_nccl(rig, build, fakes.FakeNccl(machine)))
+
+
+def test_a_variant_that_sends_nothing_is_found_out(make: Any) -> None:
+    _, rig = make(Problem(4, 4, 64, 127, 2), 2)
+    found = rig.verify(variants.alone(rig, Build(64, 128, 2)).queue)
+    assert found["unwritten"] == 4 * 127 * 64
+    assert not any(v.ok for v in found["ranks"])
+
+
+def test_stamps_of_every_tile_come_back(make: Any) -> None:
+    _, rig = make(Problem(4, 4, 64, 700, 2), 2)
+    stamps = variants.stamped(rig, Build(64, 128, 3), None)
+    assert stamps.shape == (2 * 4, 3)
+    assert stamps["tile"][:, 0].tolist() == list(range(8))
+    assert TileTimes.of(stamps, 132).wave_us == [0.9]

@@ -1,0 +1,142 @@
+"""The public API: these names, these signatures. A change here is a breaking one and needs a new major version (docs/api.md)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import xstage_bench
+from xstage_bench.assets import asset_dir
+
+ROOT = Path(__file__).parent.parent
+RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
+
+#: As `inspect.signature` writes them, annotations and all.
+FUNCTIONS = {
+    "advise": "(model: 'Model', what: 'TaskSchedule | Job', *, pair: 'str | None' = None, sm_clock_mhz: 'float | None' = None, "
+    "splitting: 'bool' = True) -> 'TaskAdvice | JobAdvice'",
+    "save_schedules": "(path: 'str | PathLike[str]', schedules: 'Sequence[Schedule]') -> 'None'",
+    "save_tasks": "(path: 'str | PathLike[str]', schedules: 'Sequence[TaskSchedule]') -> 'None'",
+    "include_dir": "() -> 'Path'",
+    "load_model": "(path: 'str | PathLike[str]') -> 'Model'",
+    "load_schedules": "(path: 'str | PathLike[str]') -> 'list[Schedule]'",
+    "load_stamps": "(path: 'str | PathLike[str]', source: 'int' = 0, destination: 'int' = 1, flavour: 'str' = 'st.v4') -> 'Trace'",
+    "load_tasks": "(path: 'str | PathLike[str]') -> 'list[TaskSchedule]'",
+    "predict": "(model: 'Model', schedule: 'Schedule | TaskSchedule', *, pair: 'str | None' = None, sm_clock_mhz: 'float | None' = None) "
+    "-> 'PredictedSchedule | TaskPrediction'",
+    "predict_all": "(model: 'Model', schedules: 'Sequence[Schedule]', *, pair: 'str | None' = None, sm_clock_mhz: 'float | None' = None) "
+    "-> 'list[PredictedSchedule]'",
+    "stage": "(model: 'Model', producers: 'int', warps: 'int', *, pair: 'str' = '0>1', flavour: 'str' = 'st.v4', "
+    "layout: 'str' = 'contiguous') -> 'Stage'",
+}
+#: Fields of the public dataclasses in order; those with a default are marked.
+CLASSES = {
+    "Job": "bytes tile_ns tiles quiet_tile_ns= quiet_tiles= waves= producers= warps= with_stores_ns= both_ways= pair= flavour=",
+    "Burst": "bytes gap_cycles= start_ns=",
+    "Schedule": "bursts producers warps= source= destination= start= flavour= layout= completion=",
+    "Stage": "pair flavour layout producers warps warp_store_bytes sm_clock_mhz bytes t0_cycles drain_gb_per_s capacity_bytes limited_by "
+    "issue_base_cycles issue_cycles_per_store rate_gb_per_s stalled_gb_per_s stalled_capacity_bytes median_error p90_error",
+    "Trace": "schedule smids issue_cycles gap_cycles start_ns end_ns drain_cycles sm_clock_mhz status= detail= timeline_cycles= recorded= "
+    "reusable_cycles= completed_cycles=",
+}
+METHODS = {
+    "Stage": "at_clock backlog_after bytes_per_cycle free_cycles issue_cycles largest_free_burst_bytes largest_steady_burst_bytes "
+    "period_cycles recovery_gap_cycles stall_cycles step_bytes with_producers would_stall",
+    "Pacer": "better_later note room_cycles settle would_stall",
+    "Schedule": "is_local key producer_count producer_set smids stores_per_warp warp_store_bytes",
+    "Trace": "summary",
+}
+
+
+def test_these_names() -> None:
+    assert set(FUNCTIONS) | set(CLASSES) <= set(xstage_bench.__all__)
+    assert set(xstage_bench.__all__) <= set(dir(xstage_bench))
+    for name in xstage_bench.__all__:
+        assert getattr(xstage_bench, name).__doc__
+    with pytest.raises(AttributeError, match="has no attribute 'Predictor'"):
+        _ = xstage_bench.Predictor
+
+
+@pytest.mark.parametrize("name", list(FUNCTIONS))
+def test_this_signature(name: str) -> None:
+    assert str(inspect.signature(getattr(xstage_bench, name))) == FUNCTIONS[name]
+
+
+@pytest.mark.parametrize("name", list(CLASSES))
+def test_these_fields(name: str) -> None:
+    cls = getattr(xstage_bench, name)
+    assert is_dataclass(cls)
+    assert cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    found = inspect.signature(cls).parameters
+    assert " ".join(f"{f.name}{'' if found[f.name].default is inspect.Parameter.empty else '='}" for f in fields(cls)) == CLASSES[name]
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_these_methods(name: str) -> None:
+    cls = getattr(xstage_bench, name)
+    own = {n for n, v in vars(cls).items() if not n.startswith("_") and (callable(v) or isinstance(v, property))}
+    assert own == set(METHODS[name].split())
+
+
+def test_the_page_names_them_all() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    for name in xstage_bench.__all__:
+        assert re.search(rf"`{name}\b", page), f"docs/api.md does not mention {name}"
+
+
+def test_importing_it_loads_nothing() -> None:
+    code = "import sys; before = set(sys.modules); import xstage_bench; print(' '.join(sorted(set(sys.modules) - before)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = set(done.stdout.split())
+    assert not {m.partition(".")[0] for m in loaded} & {"numpy", "pandas", "scipy", "msgspec", "click", "matplotlib"}
+    assert {m for m in loaded if m.startswith("xstage_bench.")} == set()
+
+
+def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python blocks of docs/api.md, one after the other in one namespace; a comment after a line is what it evaluates to."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(), re.S)
+    assert blocks
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    checked = 0
+    for block in blocks:
+        exec(compile(block, "docs/api.md", "exec"), names)
+        for code, said in re.findall(r"^(\w.*?)  # -> (.*)$", block, re.M):
+            assert str(eval(code.partition(" = ")[2] or code, names)) == said, code
+            checked += 1
+    assert checked >= 5
+
+
+def test_predict_takes_bursts_and_tasks() -> None:
+    model = xstage_bench.load_model(RUN)
+    schedule = xstage_bench.Schedule((xstage_bench.Burst(32768),), 132, 4)
+    one, many = xstage_bench.predict(model, schedule), xstage_bench.predict_all(model, [schedule, schedule])
+    assert isinstance(one, xstage_bench.PredictedSchedule)
+    np.testing.assert_allclose([p.total_ns for p in many], one.total_ns)
+    np.testing.assert_allclose(xstage_bench.predict(model, schedule, sm_clock_mhz=990.0).sm_clock_mhz, 990)
+    tasks = xstage_bench.TaskSchedule(
+        producers=132,
+        producer=np.arange(132),
+        compute_cycles=np.full(132, 9000),
+        bytes=np.full(132, 32768),
+        remote_bytes=np.full(132, 32768),
+        waits_for=np.full(132, -1),
+        signals=np.full(132, -1),
+    )
+    found = xstage_bench.predict(model, tasks)
+    assert isinstance(found, xstage_bench.TaskPrediction)
+    assert found.total_ns > found.without_stores_ns > 4500
+    job = xstage_bench.Job(bytes=32768, tile_ns=4500, tiles=4, quiet_tile_ns=9000, quiet_tiles=4, waves=2)
+    advice = xstage_bench.advise(model, job)
+    assert isinstance(advice, xstage_bench.JobAdvice)
+    assert isinstance(advice.tasks, xstage_bench.TaskAdvice)
+    assert advice.tasks.gain >= 1
+    with pytest.raises(xstage_bench.XStageError, match="133 producers asked for"):
+        xstage_bench.predict(model, xstage_bench.Schedule((xstage_bench.Burst(512),), 133))

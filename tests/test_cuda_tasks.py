@@ -1,0 +1,307 @@
+"""The replay's kernel: compiled for every architecture, its machine code what it should be, and what crosses to the worker and back."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import subprocess
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.device.cuda import tasks
+from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
+from xstage_bench.device.cuda.scene import REPETITION, STATE_DONE
+from xstage_bench.errors import UsageError
+from xstage_bench.flavour import FLAVOURS
+from xstage_bench.task_schedule import COLUMNS, FORMS, NONE, PUBLISHES, TaskSchedule
+
+pytest.importorskip("cuda.bindings.nvrtc")
+
+SMIDS = {0: range(0, 264, 2), 1: range(132)}  # smids need not be dense, nor alike on two GPUs
+CLOCK = r"SR_CLOCKLO"
+
+
+def sass(cubin: bytes, path: Path) -> list[str]:
+    bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
+    tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
+    assert tool is not None, "pip install nvidia-cuda-nvdisasm (part of the dev extra)"
+    path.write_bytes(cubin)
+    text = subprocess.run([tool, "-c", str(path)], check=True, capture_output=True, text=True).stdout
+    return [re.sub(r"/\*.*?\*/", "", line).strip() for line in text.splitlines()]
+
+
+def build(variant: tasks.TaskVariant, arch: str, path: Path) -> list[str]:
+    return sass(compile_kernel("tasks.cu", variant.arch(arch), variant.defines(), variant.headers(), cache=False), path / "k.cubin")
+
+
+WORK = [(arch, work) for arch in ARCHITECTURES for work in ("spin", "mma.sync")] + [("sm_90", "wgmma")]
+VARIANTS = [(arch, tasks.TaskVariant(form, "release.gpu", FLAVOURS["st.v4"], work)) for arch, work in WORK for form in FORMS]
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: f"{v[0]}-{v[1].form}-{v[1].instruction}")
+def code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[tasks.TaskVariant, list[str]]:
+    arch, variant = request.param
+    return variant, build(variant, arch, tmp_path_factory.mktemp("sass"))
+
+
+def found(lines: list[str], pattern: str) -> list[int]:
+    return [i for i, line in enumerate(lines) if re.search(pattern, line)]
+
+
+def test_a_tasks_stores_lie_between_two_clock_reads(code: tuple[tasks.TaskVariant, list[str]]) -> None:
+    variant, lines = code
+    stores, clocks = found(lines, variant.flavour.sass), found(lines, CLOCK)
+    assert len(stores) == 5, "four unrolled and one for the rest"
+    first, last = max(i for i in clocks if i < stores[0]), min(i for i in clocks if i > stores[-1])
+    waits = r"\b(LDG|LD\.E|LDS|LDL|STL|STS|BAR\.SYNC|MEMBAR|ATOM|RED|MUFU|CALL|SR_GLOBALTIMER|ERRBAR|CCTL)"
+    assert not found(lines[first + 1 : last], waits), "nothing there waits, and nothing else is stored"
+    assert not found(lines, r"\b(LDL|STL)\b"), "no spill, no array in local memory"
+
+
+def test_nothing_is_loaded_from_global_memory_between_a_turn_and_its_last_store(code: tuple[tasks.TaskVariant, list[str]]) -> None:
+    variant, lines = code
+    stores = found(lines, variant.flavour.sass)
+    turn = max(i for i in found(lines, r"BAR\.SYNC\S* R") if i < stores[0])
+    assert not found(lines[turn : stores[-1]], r"\bLDG|\bLD\.E|MEMBAR|CCTL")
+
+
+def test_the_clock_behind_the_barrier_waits_for_a_load_that_may_not_pass_it(code: tuple[tasks.TaskVariant, list[str]]) -> None:
+    """A first version read the clock while it waited for its turn: another role's work counted as its own."""
+    variant, lines = code
+    stores = found(lines, variant.flavour.sass)
+    turn = max(i for i in found(lines, r"BAR\.SYNC\S* R") if i < stores[0])
+    start = min(i for i in found(lines, CLOCK) if i > turn)
+    between = lines[turn:start]
+    assert found(between, r"\bLDS")
+    assert found(between, r"@!?P\d BRA|@!?P\d BPT")
+
+
+def test_the_work_is_there(code: tuple[tasks.TaskVariant, list[str]]) -> None:
+    variant, lines = code
+    assert len(found(lines, r"HMMA\.16816\.F32\.BF16")) == (8 if variant.instruction == "mma.sync" else 0)
+    groups = found(lines, r"HGMMA\.64x128x16\.F32\.BF16")
+    assert len(groups) == (5 if variant.instruction == "wgmma" else 0), "four in a group and one for the rest"
+    if groups:  # serialised wgmmas wait after each: nothing but address arithmetic may lie within the group of four
+        assert not found(lines[groups[0] : groups[3]], r"DEPBAR|WARPGROUP\.ARRIVE")
+
+
+@pytest.mark.parametrize(("publish", "fence"), list(zip(PUBLISHES, (None, "MEMBAR.ALL.GPU", "MEMBAR.ALL.SYS"), strict=True)))
+def test_what_a_signal_fences(publish: str, fence: str | None, tmp_path: Path) -> None:
+    lines = build(tasks.TaskVariant("ping_pong", publish, FLAVOURS["st.v4"], "spin"), "sm_90", tmp_path)
+    last = max(found(lines, r"STG\.E\.128 "))
+    counts = min(i for i in found(lines, r"\bREDG?\.E\.ADD|ATOMG\.E\.ADD") if i > last)
+    fences = [lines[i].split()[0].rstrip(";") for i in found(lines[last:counts], "MEMBAR") for i in [i + last]]
+    assert fences == ([] if fence is None else [fence])
+
+
+@pytest.mark.parametrize("name", ["st.v2", "st.b32", "st.v4.relaxed.sys"])
+def test_other_flavours(name: str, tmp_path: Path) -> None:
+    flavour = FLAVOURS[name]
+    lines = build(tasks.TaskVariant("single", "relaxed", flavour, "spin"), "sm_90", tmp_path)
+    clocks = found(lines, CLOCK)
+    counts = [len(found(lines[a:b], flavour.sass)) for a, b in itertools.pairwise(clocks)]
+    assert 5 in counts
+
+
+def test_the_host_mirrors_the_structs_and_numbers_of_the_kernel() -> None:
+    text = "".join((asset_dir("cuda") / name).read_text() for name in ("task_parts.cuh", "tensor_work.cuh"))
+    for name, dtype in {"Task": tasks.TASK, "TaskStamp": tasks.TASK_STAMP, "List": tasks.LIST, "Seal": tasks.SEAL}.items():
+        body = re.search(rf"struct {name} {{.*?\n(.*?)\n}};", text, re.S)
+        assert body, name
+        fields = [
+            (n.strip(), {"u32": 4, "u64": 8}[k]) for k, names in re.findall(r"(u32|u64) ([^;]+);", body.group(1)) for n in names.split(",")
+        ]
+        assert dtype.fields is not None
+        assert fields == [(n, dtype.fields[n][0].itemsize) for n in dtype.names or ()], name
+    assert f"MAX_SM_TASKS = {tasks.MAX_SM_TASKS};" in text
+    assert f"EVENT_STRIDE = {tasks.EVENT_BYTES // 4};" in text
+    assert "OPERAND_BYTES = (64 + 128) * 128;" in text
+    for i, words in enumerate(("XSTAGE_SPIN", "XSTAGE_MMA", "XSTAGE_WGMMA")):
+        assert f"#define {words} {i}" in text
+
+
+MIX = """
+#include <cstdio>
+#include <initializer_list>
+#define __device__
+#define __forceinline__ inline
+typedef unsigned int u32;
+typedef unsigned long long u64;
+TEXT
+int main() {
+  for (u32 warps = 1; warps <= 8; ++warps)
+    for (u32 stores : {1u, 2u, 3u, 7u, 16u, 24u, 65u}) {
+      const u32 whole = stores * warps;
+      for (u32 remote = 0; remote <= whole; ++remote) {
+        u32 sum = 0;
+        for (u32 warp = 0; warp < warps; ++warp) {
+          Mix mix = mix_of(stores, remote, remote % warps, warp, warps, 65536 / warps + 1);
+          for (u32 i = 0; i < stores; ++i) {
+            const u32 k = warp * stores + i;
+            const bool is = remote_next(mix);
+            const bool want = (u64)(k + 1) * remote / whole > (u64)k * remote / whole;
+            sum += is;
+            if (is != want || goes_remote(k, remote, whole) != want) { printf("%u %u %u %u\\n", warps, stores, remote, k); return 1; }
+          }
+        }
+        if (sum != remote) return 2;
+      }
+    }
+  printf("ok\\n");
+}
+"""
+
+
+def test_remote_stores_are_spread_as_the_check_expects(tmp_path: Path) -> None:
+    """``cuda/mix.cuh`` compiled for the CPU: the running form and the one with divisions place every store alike."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler for the CPU")
+    text = re.sub(r"^#.*$", "", (asset_dir("cuda") / "mix.cuh").read_text(), flags=re.MULTILINE)
+    (tmp_path / "mix.cpp").write_text(MIX.replace("TEXT", text))
+    subprocess.run([compiler, "-O1", "-o", str(tmp_path / "mix"), str(tmp_path / "mix.cpp")], check=True)
+    assert subprocess.run([str(tmp_path / "mix")], check=True, capture_output=True, text=True).stdout == "ok\n"
+
+
+def example(k: int = 3, per: int = 5, **changed: Any) -> TaskSchedule:
+    """Producers whose tasks differ, the later ones waiting for the first of each."""
+    n = k * per
+    index = np.arange(n) % per
+    base = TaskSchedule(
+        k, np.repeat(np.arange(k), per), 1000 * (index + 1), 2048 * index, 2048 * index * 7 // 8 // 512 * 512,
+        np.where(index > 1, 0, NONE), np.where(index == 0, 0, NONE), form="ping_pong", publish="release.gpu",
+    )  # fmt: skip
+    return replace(base, **changed)
+
+
+def test_lists_events_and_mixes_are_packed() -> None:
+    s = example(both_ways=True)
+    packed = tasks.pack(s, SMIDS, "spin")
+    assert (packed.source, packed.destination, packed.producers, packed.events, packed.warps) == (0, 1, 3, 1, 4)
+    assert packed.tasks["compute"][:5].tolist() == [1000, 2000, 3000, 4000, 5000]
+    assert packed.tasks["stores"][:5].tolist() == [0, 1, 2, 3, 4], "warp-stores of each of four warps"
+    assert packed.tasks["remote"].tolist() == (s.remote_bytes // 512).tolist()
+    assert (packed.tasks["uneven"] == packed.tasks["remote"] % 4).all()
+    assert packed.tasks["target"][:5].tolist() == [0, 0, 3, 3, 3]
+    assert packed.tasks["waits_for"][0] == packed.tasks["signals"][1] == 0xFFFFFFFF
+    for gpu, table in packed.lists.items():
+        busy = np.flatnonzero(table["count"])
+        assert busy.tolist() == s.smids(SMIDS[gpu]).tolist()
+        assert table["first"][busy].tolist() == [0, 5, 10]
+        assert table["producer"][busy].tolist() == [0, 1, 2]
+
+
+def results(s: TaskSchedule, packed: tasks.PackedTasks, mhz: float) -> dict[int, dict[str, np.ndarray]]:
+    """What the kernel would write: task i of each producer starts at 1000 i ns; the SMs' clocks and epochs differ."""
+    stamps, seals = np.zeros(s.task_count, tasks.TASK_STAMP), np.zeros(s.producer_count, tasks.SEAL)
+    epoch, zero = np.arange(s.producer_count, dtype=np.uint64) * 10**6 + 5 * 10**9, 10**12
+    seals["epoch"], seals["zero_ns"], seals["timer_ns"] = epoch, zero, zero + 32
+    seals["clock"], seals["end_timer_ns"] = epoch + np.uint64(3000), zero + 32 + 1_000_000
+    seals["end_clock"] = seals["clock"] + np.uint64(round(mhz * 1000))
+    seals["done_ns"], seals["visible_ns"] = [5000, 9000, 7000], [6000, 9500, 12000]
+    index = np.arange(s.task_count) % 5
+    at = 3000 + (1000 * index - 32) * mhz / 1e3
+    for name, later in (("start", 0), ("computed", 100), ("stored", 200), ("signalled", 300)):
+        stamps[name] = np.rint(at + later * mhz / 1e3)
+    repetitions = np.zeros(1, REPETITION)
+    repetitions["state"] = STATE_DONE
+    return {gpu: {"stamps": stamps, "seals": seals, "repetitions": repetitions.copy()} for gpu in packed.lists}
+
+
+@given(st.floats(800, 2200))
+@settings(max_examples=20, deadline=None)
+def test_stamps_become_times_after_the_common_start(mhz: float) -> None:
+    s = example(both_ways=True)
+    packed = tasks.pack(s, SMIDS, "spin")
+    t = tasks.unpack(s, packed, results(s, packed, mhz))
+    index = np.arange(s.task_count) % 5
+    assert t.sm_clock_mhz == pytest.approx(mhz, rel=1e-5)
+    np.testing.assert_allclose(t.start_ns, 1000 * index, atol=2)
+    np.testing.assert_allclose(t.compute_end_ns, 1000 * index + 100, atol=2)
+    np.testing.assert_allclose(t.store_end_ns[index > 0], (1000 * index + 200)[index > 0], atol=2)
+    assert np.isnan(t.store_end_ns[index == 0]).all()
+    np.testing.assert_allclose(t.signal_end_ns[index == 0], 300, atol=2)
+    assert np.isnan(t.signal_end_ns[index > 0]).all()
+    assert (t.total_ns, t.visible_ns, t.status) == (9000, 12000, "ok")
+
+
+def test_a_producer_without_tasks_says_nothing_about_the_time() -> None:
+    s = example()
+    keep = s.producer != 1
+    less = replace(s, **{c: getattr(s, c)[keep] for c in COLUMNS})
+    packed = tasks.pack(less, {0: SMIDS[0]}, "spin")
+    got = results(s, tasks.pack(s, {0: SMIDS[0]}, "spin"), 1980.0)[0]
+    got["seals"][1] = 0  # as an earlier, longer execution may have left it
+    got["seals"]["done_ns"][1] = 10**9
+    t = tasks.unpack(less, packed, {0: got | {"stamps": got["stamps"][keep]}})
+    assert (t.total_ns, t.visible_ns) == (7000, 12000)
+    assert t.sm_clock_mhz == pytest.approx(1980)
+
+
+def test_what_went_wrong_names_the_pair_the_producer_and_the_place() -> None:
+    s = example(both_ways=True)
+    packed = tasks.pack(s, SMIDS, "spin")
+    got = results(s, packed, 1980.0)
+    bad = got[1]["repetitions"]
+    bad["mismatches"], bad["offset"], bad["expected"], bad["found"], bad["pad"] = 2, 4096, 0xAB, 0xCD, 1 << 31 | 7 << 8 | 5
+    t = tasks.unpack(s, packed, got)
+    assert t.status == "corrupt"
+    assert "pair 1>0: 2 wrong words, the first of producer 7, warp 5, at offset 4096: expected 0x000000ab, found 0x000000cd" in t.detail
+    got[0]["repetitions"]["state"] = 2
+    assert tasks.unpack(s, packed, got).status == "timeout"
+
+
+@given(st.floats(0, 200), st.floats(240, 520), st.floats(60, 140), st.lists(st.integers(0, 10**6), min_size=1, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_rounds_come_as_near_to_the_cycles_asked_for_as_any(entry: float, four: float, one: float, cycles: list[int]) -> None:
+    rate, asked = tasks.Rate(entry, four, one), np.array(cycles)
+    got = rate.rounds(asked)
+    assert ((got > 0) == (asked > 0)).all()
+    every = np.arange(1, int(got.max()) + 12)
+    best = np.abs(rate.cycles(every)[None, :] - asked[:, None]).min(axis=1)
+    np.testing.assert_allclose(np.abs(rate.cycles(got) - asked)[asked > 0], best[asked > 0], atol=abs(four - 4 * one) + 1e-6)
+
+
+def test_a_rate_is_found_again() -> None:
+    true = tasks.Rate(139.5, 256.0, 74.4)
+    s = tasks.calibration(4, "ping_pong", 132, 0)
+    packed = tasks.pack(s, {0: range(132)}, "wgmma")
+    stamps = np.zeros(s.task_count, tasks.TASK_STAMP)
+    stamps["start"] = 1000
+    stamps["computed"] = 1000 + np.rint(true.cycles(packed.tasks["compute"].astype(np.int64)))
+    found_again = tasks.rate_of(packed, stamps)
+    assert found_again.four_cycles == pytest.approx(256.0, abs=0.05)
+    assert found_again.one_cycles == pytest.approx(74.4, abs=0.5)
+    assert found_again.entry_cycles == pytest.approx(139.5, abs=1)
+
+
+def test_which_instruction_works() -> None:
+    assert tasks.instruction_for("spin", 4, "sm_90") == "spin"
+    assert tasks.instruction_for("mma", 4, "sm_90") == "wgmma"
+    assert tasks.instruction_for("mma", 3, "sm_90") == "mma.sync", "a warpgroup is four warps"
+    assert tasks.instruction_for("mma", 4, "sm_100") == tasks.instruction_for("mma", 4, "sm_80") == "mma.sync"
+
+
+def test_refused_before_launch() -> None:
+    many = tasks.MAX_SM_TASKS + 1
+    zero, none = np.zeros(many, dtype=np.int64), np.full(many, NONE)
+    long = TaskSchedule(1, zero, zero + 10, zero, zero, none, none)
+    with pytest.raises(UsageError, match=f"producer 0 has {many} tasks"):
+        tasks.pack(long, SMIDS, "spin")
+    with pytest.raises(UsageError, match="plain stores"):
+        tasks.pack(example(flavour="red.f32", bytes=np.zeros(15, dtype=np.int64), remote_bytes=np.zeros(15, dtype=np.int64)), SMIDS, "spin")
+    with pytest.raises(UsageError, match="stamps hold 2 s"):
+        tasks.pack(example(compute_cycles=np.full(15, 1_000_000_000)), SMIDS, "spin")
+    with pytest.raises(UsageError, match="200 producers"):
+        tasks.pack(
+            TaskSchedule(200, np.arange(200), *(np.zeros((2, 200), dtype=np.int64)), np.zeros(200), *np.full((2, 200), NONE)), SMIDS, "spin"
+        )

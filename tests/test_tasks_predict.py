@@ -1,0 +1,323 @@
+"""The predictor of TaskSchedules: closed forms, the node model as its special case, and both ways of running the loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.errors import DataError, UsageError
+from xstage_bench.model.document import Model, load_model
+from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.node.entry import model_of
+from xstage_bench.model.node.predict import predict_node
+from xstage_bench.model.node_pair import entry_of
+from xstage_bench.model.tasks.costs import TaskCosts, costs_of, costs_of_replay, reference_costs
+from xstage_bench.model.tasks.predict import TaskPrediction, predict_tasks
+from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, TaskSchedule
+
+CLOCK = 1980.0
+NS = 1e3 / CLOCK
+
+
+def costs(**known: float) -> TaskCosts:
+    """Constants that are what is given and nothing otherwise: closed forms have no instrument. `__` stands for the dot of a name."""
+    found = {name.replace("__", "."): Estimate(value=value, standard_error=None, low=None, high=None) for name, value in known.items()}
+    return TaskCosts(gpu="none", compute="spin", sm_clock_mhz=None, instrument=found)
+
+
+NOTHING = costs()
+PUBLISHING = {"signal_cycles__relaxed": 20.0, "signal_cycles__release__gpu": 800.0, "signal_cycles__release__sys": 2400.0}
+
+
+def everything() -> TaskCosts:
+    """Constants of every kind."""
+    return costs(
+        **PUBLISHING,
+        **{f"event_cycles__{p.replace('.', '__')}": 900.0 for p in PUBLISHES},
+        **{f"turn_cycles__{form}": 40.0 for form in FORMS},
+        store_cycles__1=300.0,
+        store_cycles__8=600.0,
+        drain_gb_per_s__one_way=370.0,
+        drain_gb_per_s__both_ways=355.0,
+    )
+
+
+@cache
+def recorded() -> Model:
+    return load_model(asset_dir("results") / "h200-x2/2026-11-29-profile/model.json")
+
+
+@pytest.fixture
+def model() -> Model:
+    return recorded()
+
+
+def tasks(producers: int | tuple[int, ...], per_sm: list[dict[str, int]], **more: object) -> TaskSchedule:
+    """Every producer executes the same list."""
+    k = producers if isinstance(producers, int) else len(producers)
+    n = len(per_sm)
+    columns = {name: np.tile([t.get(name, default) for t in per_sm], k) for name, default in
+               (("compute_cycles", 0), ("bytes", 0), ("waits_for", NONE), ("signals", NONE))}  # fmt: skip
+    columns["remote_bytes"] = np.tile([t.get("remote_bytes", t.get("bytes", 0)) for t in per_sm], k)
+    return TaskSchedule(producers=producers, producer=np.repeat(np.arange(k), n), **columns, **more)  # type: ignore[arg-type]
+
+
+def predicted(model: Model, s: TaskSchedule, c: TaskCosts = NOTHING, compiled: bool | None = False) -> TaskPrediction:
+    return predict_tasks(model, s, costs=c, compiled=compiled)
+
+
+def test_compute_alone_is_its_sum(model: Model) -> None:
+    p = predicted(model, tasks(132, [{"compute_cycles": 1000}] * 7), costs(compute_excess_cycles__ping_pong=10, turn_cycles__ping_pong=5))
+    assert p.total_ns == pytest.approx((7 * 1010 + 6 * 5) * NS)
+    assert p.without_stores_ns == p.total_ns
+    assert np.isnan(p.store_end_ns).all()
+
+
+def test_a_lone_sm_that_stores_little_pays_t0_only(model: Model) -> None:
+    entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]
+    assert entry is not None
+    p = predicted(model, tasks((7,), [{"compute_cycles": 5000, "bytes": 8192}] * 4, form="single", publish="relaxed"))
+    assert p.issue_ns == pytest.approx(p.t0_ns)
+    assert p.total_ns == pytest.approx((4 * 5000 * NS) + p.t0_ns.sum())
+
+
+def test_ping_pong_hides_what_single_pays(model: Model) -> None:
+    work = [{"compute_cycles": 20_000, "bytes": 32_768}] * 12
+    one, two = (predicted(model, tasks((7,), work, form=form)) for form in ("single", "ping_pong"))
+    assert two.total_ns == pytest.approx(12 * 20_000 * NS + two.issue_ns[-1])
+    assert one.total_ns == pytest.approx(12 * 20_000 * NS + one.issue_ns.sum())
+
+
+@pytest.mark.parametrize(("compute", "size"), [(2_000, 32_768), (60_000, 32_768), (10_000, 65_536)])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_long_job_takes_the_longer_of_compute_and_drain(model: Model, compute: int, size: int, form: str) -> None:
+    """max(compute, V/R) (FACTS 1), for as many tasks as make start and end not matter."""
+    n = 60
+    p = predicted(model, tasks(132, [{"compute_cycles": compute, "bytes": size}] * n, form=form, publish="relaxed"))
+    entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]
+    assert entry is not None
+    drain = n * 132 * size / entry.used["link_gb_per_s"]
+    busy = n * (compute * NS + (p.t0_ns[0] if form == "single" else 0.0))
+    # `single` adds what of T0 the drain hides; the last stores of the slowest SMs add some percent.
+    assert max(drain, busy) * 0.95 < p.total_ns < max(drain, busy) * 1.12
+
+
+@pytest.mark.parametrize("share", [1.0, 0.9])
+def test_a_release_pays_its_empty_cost_and_the_backlog(model: Model, share: float) -> None:
+    """[V - R*T0]+ outstanding after an aligned burst of all SMs, at the link's rate, then the empty cost (docs/fences.md)."""
+    c = costs(signal_cycles__release__gpu=800, drain_gb_per_s__one_way=370, drain_gb_per_s__both_ways=370 * share)
+    p = predicted(model, tasks(132, [{"bytes": 10_240, "signals": 0}, {"waits_for": 0}], both_ways=True), c)
+    entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]
+    assert entry is not None
+    rate = entry.used["link_gb_per_s"] * share
+    backlog = 132 * 10_240 - rate * p.t0_ns[0]
+    mean = np.nanmean(p.publish_ns[p.schedule.signals >= 0])
+    assert backlog / rate + 800 * NS > mean > 0.75 * backlog / rate + 800 * NS  # SMs of small units are through earlier
+    assert np.nanmax(p.signal_end_ns) == pytest.approx(132 * 10_240 / rate + 800 * NS, rel=0.01)
+    assert p.backlog_bytes[0] == pytest.approx(backlog, rel=0.06)
+    none = predicted(model, tasks(132, [{"signals": 0}, {"waits_for": 0}]), c)
+    assert none.publish_ns[0] == pytest.approx(800 * NS)
+
+
+def test_scope_decides_whether_an_idle_sm_waits_for_the_others(model: Model) -> None:
+    base = tasks(132, [{"bytes": 10_240}])
+    idle = 131
+    quiet = np.where(base.producer == idle, 0, base.bytes)
+    signals = np.where(base.producer == idle, 0, NONE)
+    compute = np.where(base.producer == idle, 600, 0)
+    found = {}
+    for publish in PUBLISHES:
+        s = replace(base, bytes=quiet, remote_bytes=quiet, signals=signals, compute_cycles=compute, publish=publish)
+        found[publish] = predicted(model, s, costs(**PUBLISHING)).publish_ns[idle]
+    assert found["relaxed"] == pytest.approx(20 * NS)
+    assert found["release.gpu"] == pytest.approx(800 * NS)
+    assert found["release.sys"] > (2400 + 3000) * NS
+
+
+def test_an_event_waits_for_all_its_signals(model: Model) -> None:
+    s = tasks(4, [{"compute_cycles": 1000, "signals": 0}, {"compute_cycles": 10, "waits_for": 0}], publish="relaxed")
+    s = replace(s, compute_cycles=np.where((s.producer == 2) & (s.signals == 0), 9000, s.compute_cycles))
+    p = predicted(model, s, costs(signal_cycles__relaxed=7, event_cycles__relaxed=100))
+    assert p.start_ns[s.waits_for == 0] == pytest.approx([(9000 + 7 + 100) * NS] * 4)
+
+
+def test_dependencies_line_bursts_up_and_cost(model: Model) -> None:
+    """FACTS: without dependencies the SMs stagger and a wave order loses nothing; a wait at each wave's end lines them up again."""
+    wave = [{"compute_cycles": 12_000, "signals": 0}] * 2 + [{"compute_cycles": 4000, "bytes": 32_768, "waits_for": 0}] * 2
+    work = [{k: v + i if k in ("signals", "waits_for") else v for k, v in t.items()} for i in range(6) for t in wave]
+    free = [{k: v for k, v in t.items() if k != "waits_for"} for t in work]
+    tied, loose = predicted(model, tasks(132, work)), predicted(model, tasks(132, free))
+    assert tied.total_ns / tied.without_stores_ns > 1.1 + loose.total_ns / loose.without_stores_ns - 1
+
+
+def plain(k: int, warps: int, size: int, gap: int, n: int, model: Model) -> tuple[Schedule, TaskSchedule]:
+    """The same bursts as a Schedule with gaps and as tasks whose compute are the gaps, the instrument's part of them included."""
+    entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]
+    assert entry is not None
+    wait = int(max(entry.issue.turnaround, gap + entry.issue.gap_overhead))
+    bursts = [{"compute_cycles": wait if i else 0, "bytes": size} for i in range(n)]
+    return (
+        Schedule(tuple(Burst(size, gap) for _ in range(n)), k, warps, start="free"),
+        tasks(k, bursts, warps=warps, form="single", publish="relaxed"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("k", "warps", "size", "gap", "n"),
+    [(132, 4, 8192, 1000, 10), (132, 4, 32768, 4000, 20), (132, 4, 32768, 16000, 10), (132, 4, 65536, 20000, 10), (132, 4, 20480, 500, 10),
+     (32, 4, 32768, 0, 10), (16, 1, 16384, 100, 20), (66, 8, 65536, 5000, 8), (12, 4, 65536, 500, 8), (8, 4, 65536, 500, 8)],
+)  # fmt: skip
+def test_plain_schedules_are_the_node_models(model: Model, k: int, warps: int, size: int, gap: int, n: int) -> None:
+    """What differs: after a stall the burst instrument's stamp queues behind the stores (`stall_turnaround`); tasks have no such part."""
+    schedule, same = plain(k, warps, size, gap, n, model)
+    entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]
+    assert entry is not None
+    node = predict_node(model_of(entry), [schedule])
+    p = predicted(model, same)
+    issue = p.issue_ns.reshape(k, n).mean(axis=0) / NS
+    assert issue[0] == pytest.approx(node.issue_cycles[0], rel=0.03)
+    assert p.end_ns.reshape(k, n).mean(axis=0)[-1] == pytest.approx(
+        node.start_ns[-1] + node.issue_cycles[-1] * NS - entry.issue.start_lag_ns, rel=0.025
+    )
+    assert p.total_ns == pytest.approx(node.end_ns[-1] - entry.issue.start_lag_ns, rel=0.03)
+
+
+@st.composite
+def random_tasks(draw: st.DrawFn) -> TaskSchedule:
+    k, n = draw(st.integers(1, 40)), draw(st.integers(1, 120))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    producer = np.sort(rng.integers(0, k, n))
+    order = rng.permutation(n)  # in this common order, what is waited for comes first: no deal can dead-lock
+    order[np.argsort(producer, kind="stable")] = np.sort(order)
+    rank = np.empty(n, dtype=int)
+    within = np.argsort(np.lexsort((order, producer)))
+    rank[within] = order
+    events = draw(st.integers(1, 5))
+    cut = np.sort(rng.integers(0, n, events))
+    signals = np.where(rng.random(n) < 0.5, np.searchsorted(cut, order, side="right") - 1, NONE)
+    waits = np.full(n, NONE)
+    for i in range(n):
+        before = [e for e in range(events) if (signals == e).any() and order[signals == e].max() < order[i]]
+        if before and rng.random() < 0.5:
+            waits[i] = rng.choice(before)
+    size = rng.integers(0, 20, n) * 2048 * (rng.random(n) < 0.7)
+    return TaskSchedule(
+        producers=tuple(int(x) for x in np.sort(rng.choice(132, k, replace=False))),
+        producer=producer,
+        compute_cycles=(rng.exponential(6000, n) * (rng.random(n) < 0.8)).astype(int),
+        bytes=size,
+        remote_bytes=(size * rng.random(n) // 512 * 512).astype(int),
+        waits_for=waits,
+        signals=signals,
+        form=draw(st.sampled_from(FORMS)),
+        publish=draw(st.sampled_from(PUBLISHES)),
+        both_ways=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(s=random_tasks())
+def test_no_order_is_broken_and_no_byte_is_early(s: TaskSchedule) -> None:
+    model = recorded()
+    c = everything()
+    p = predicted(model, s, c)
+    assert np.isfinite(p.end_ns).all()
+    assert (p.start_ns[1:] >= p.compute_end_ns[:-1] - 1e-6)[s.producer[1:] == s.producer[:-1]].all()
+    lag = 1 if s.form == "single" else 2
+    assert (p.start_ns[lag:] >= p.end_ns[:-lag] - 1e-6)[s.producer[lag:] == s.producer[:-lag]].all()
+    for event in range(s.event_count):
+        waiting = s.waits_for == event
+        if waiting.any():
+            assert p.start_ns[waiting].min() >= p.signal_end_ns[s.signals == event].max() + 900 * NS - 1e-6
+    stored = s.bytes > 0
+    assert (p.issue_ns[stored] >= p.t0_ns[stored] - 1e-6).all()
+    assert (p.visible_ns >= p.store_end_ns - 1e-6)[s.remote_bytes > 0].all()
+    entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]
+    assert entry is not None
+    if s.volume_bytes:
+        assert p.all_visible_ns >= s.volume_bytes / (entry.used["link_gb_per_s"] * costs_of(c, s).link) - 1e-6
+    assert p.total_ns == p.end_ns.max()
+    assert np.nanmin(p.backlog_bytes, initial=0.0) >= -1e-3
+
+
+@settings(max_examples=15, deadline=None)
+@given(s=random_tasks())
+def test_compiled_and_plain_loops_agree(s: TaskSchedule) -> None:
+    model = recorded()
+    pytest.importorskip("numba", exc_type=ImportError)
+    c = everything()
+    a, b = predicted(model, s, c, False), predicted(model, s, c, True)
+    for name in ("start_ns", "compute_end_ns", "store_end_ns", "signal_end_ns", "backlog_bytes", "visible_ns"):
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-9, atol=1e-6, err_msg=name)
+
+
+def test_a_lower_clock_stretches_what_the_sm_does_only(model: Model) -> None:
+    s = tasks(132, [{"compute_cycles": 50_000, "bytes": 2048}] * 5)
+    slow, fast = (predict_tasks(model, s, costs=NOTHING, sm_clock_mhz=mhz).total_ns for mhz in (1485.0, 1980.0))
+    assert slow / fast == pytest.approx(1980 / 1485, rel=1e-3)
+    s = tasks(132, [{"compute_cycles": 100, "bytes": 65_536}] * 20)
+    slow, fast = (predict_tasks(model, s, costs=NOTHING, sm_clock_mhz=mhz).total_ns for mhz in (1485.0, 1980.0))
+    assert slow / fast == pytest.approx(1.0, abs=0.02)
+
+
+def test_local_stores_meet_no_link(model: Model) -> None:
+    p = predicted(model, tasks(132, [{"compute_cycles": 100, "bytes": 65_536}] * 5).local())
+    assert p.stall_ns.max() == 0.0
+
+
+def test_what_cannot_be_predicted_is_said(model: Model) -> None:
+    s = tasks(4, [{"bytes": 2048}])
+    with pytest.raises(UsageError, match="no pair 3>1"):
+        predict_tasks(model, replace(s, source=3))
+    with pytest.raises(UsageError, match="sm_clock_mhz"):
+        predict_tasks(model, s, sm_clock_mhz=0.0)
+    with pytest.raises(UsageError, match="smid 500"):
+        predict_tasks(model, replace(s, producers=(0, 1, 2, 500)))
+    bare = replace(model, pairs=[replace(p, node_basis=None) for p in model.pairs])
+    with pytest.raises(DataError, match="no node model"):
+        predict_tasks(bare, s)
+    assert predict_tasks(model, s).in_calibrated_range.all()
+
+
+def test_loads_wait_behind_the_sms_own_stores(model: Model) -> None:
+    """The event has long happened, but the load that reads it leaves the SM after what is outstanding; so does one of shared memory."""
+    s = tasks(132, [{"bytes": 20_480}, {"compute_cycles": 10}], form="single", publish="relaxed")
+    first = s.first[:-1]
+    early = np.where(np.arange(s.task_count) == first[-1], 0, NONE)  # one SM stores nothing, and signals at once
+    size = np.where(early == 0, 0, s.bytes)
+    loose = replace(s, bytes=size, remote_bytes=size, signals=early)
+    tied = replace(loose, waits_for=np.where(np.isin(np.arange(s.task_count), first + 1), 0, NONE))
+    none, event = predicted(model, loose), predicted(model, tied)
+    fetch = predicted(model, loose, everything())
+    backlog_ns = 132 * 20_480 / 368 - none.issue_ns[0]
+    for late in (event, fetch):
+        assert late.start_ns[first + 1].mean() - none.start_ns[first + 1].mean() > 0.5 * backlog_ns
+
+
+def test_the_constants_of_the_recorded_node_and_of_a_replay(model: Model) -> None:
+    mma = reference_costs("mma")
+    assert mma.gpu == "NVIDIA H200"
+    s = tasks(132, [{"bytes": 32_768, "signals": 0}, {"waits_for": 0}], both_ways=True)
+    found = costs_of(mma, s)
+    assert 0.9 < found.link <= 1.0
+    assert found.wait > 500
+    assert found.again > found.turn > 0
+    assert found.stores == (1, 2, 4, 8, 16, 64)
+    assert costs_of(mma, replace(s, both_ways=False)).link == 1.0
+    estimate = {"value": 700.0, "standard_error": 1.0, "low": 690.0, "high": 710.0}
+    row = {"sm_clock_mhz": {**estimate, "value": 1790.0}}
+    document = {"gpus": [{"name": "GPU X"}], "compute": "mma", "instrument": {"turn_cycles.single": estimate}, "rows": [row]}
+    taken = costs_of_replay(document)
+    assert (taken.gpu, taken.sm_clock_mhz, taken.instrument["turn_cycles.single"].value) == ("GPU X", 1790.0, 700.0)
+    with pytest.raises(DataError, match="no constants"):
+        costs_of_replay({"rows": []})
+    own = predict_tasks(replace(model, tasks=[taken]), s)
+    assert own.notes == ()
+    assert predict_tasks(model, s).notes

@@ -1,0 +1,81 @@
+"""docs/using-the-model.md, run: five commands in a new folder, on the simulator, each on what the one before has left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "using-the-model.md").read_text()
+#: What makes the first command short: only what the node model needs, of one pair.
+SHORT = "--backend sim --quick --pairs 0:1 --only isolated --only periodic --only timed --only placement"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
+
+
+def run(command: str, folder: Path) -> str:
+    verb, *words = shlex.split(command)
+    assert verb == "xstage"
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("XSTAGE", "CUDA"))} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "xstage_bench", *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("author")
+
+
+def test_the_five_commands(folder: Path) -> None:
+    commands = [line for block in blocks("sh") for line in block.splitlines()]
+    assert len(commands) == 5
+    profile, predict, advise, again, export = commands
+    run(f"{profile} {SHORT}", folder)
+    assert (folder / "node" / "report.html").exists()
+    (schedule,) = blocks("json")
+    (folder / "bursts.json").write_text(schedule)
+    shown = run(predict, folder)
+    header = next(line for line in shown.splitlines() if line.startswith("burst "))
+    assert set(blocks("text")[0].splitlines()[0].split()) <= set(header.split()), "the columns are those that the page shows"
+    (predicted,) = json.loads(run(f"{predict} --json", folder))["schedules"]
+    *stalled, last = (b["issue_cycles"] / b["t0_cycles"] for b in predicted["bursts"])
+    assert min(stalled) > 5, "the story of the page holds on the simulated node too: four bursts stall,"
+    assert last < min(stalled) / 2, "and the last, after a long gap, hardly"
+    advice = run(advise, folder)
+    for line in ("largest stall-free burst", "smallest gap", "present", "advised", "gain"):
+        assert any(shown.startswith(line) for shown in advice.splitlines()), line
+    gain = float(re.search(r"gain\s+([\d.]+) times", advice).group(1))  # type: ignore[union-attr]
+    more = float(re.search(r"gain\s+([\d.]+) times", run(again, folder)).group(1))  # type: ignore[union-attr]
+    assert gain > 1.1
+    assert 1 <= more < gain, "the advised order leaves less to gain"
+    run(export, folder)
+    assert "SIMULATED" in (folder / "node.cuh").read_text()
+
+
+def test_the_header_does_what_the_page_says(folder: Path) -> None:
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler for the CPU here")
+    if not (folder / "node.cuh").exists():
+        pytest.skip("the commands were not run")
+    (code,) = blocks("cpp")
+    (folder / "kernel.cpp").write_text(code)
+    subprocess.run([compiler, "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused", "kernel.cpp"], cwd=folder, check=True)
+
+
+def test_every_page_that_it_points_to_exists() -> None:
+    for name in re.findall(r"\]\(([\w-]+\.md)\)", PAGE):
+        assert (ROOT / "docs" / name).exists(), name

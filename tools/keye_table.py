@@ -1,0 +1,109 @@
+"""The Keye-VL-2.0 table: every phase under 90 layouts, as it is and as advised; the replayed phases with what was measured.
+
+python tools/keye_table.py MODEL.json results/h200-x2/keye [SM_CLOCK_MHZ [REPLAY.json]] > docs/keye-table.md
+
+OUT gets keye.json, the page docs/keye-table.md goes to stdout. REPLAY is the document of a replay of `replay_set` and of its advised
+forms: a phase whose schedule was replayed gets its measured times beside, all others are predicted only.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from xstage_bench.model.document import load_model
+from xstage_bench.record.json_file import write_json
+from xstage_bench.replay_document import read_replay
+from xstage_bench.workloads.predict import WorkloadPrediction, predict_workload
+
+CASES = (("prefill", 8192), ("prefill", 32768), ("prefill", 131072), ("prefill", 262144), ("decode", 131072))
+EP, SP, DTYPES = (2, 4, 8), (1, 2, 4), ("bf16", "fp8")
+#: Phases of the pass, not of a layer.
+ONCE = ("vision", "reshard")
+HEAD = ("pass", "EP", "SP", "type", "MB a layer", "layer, us", "pass, ms", "due to stores", "gained", "experts, us", "experts measured, us")
+
+ABOUT = """# Keye-VL-2.0 under 90 layouts
+
+**Predicted** with `{model}` at an SM clock of {clock:g} MHz, under the assumptions of [workloads](workloads.md); written by
+`tools/keye_table.py`. `a -> b` is as it is today -> with every advice taken ([advice](advise.md)); no tile is cut. The last column is
+**measured**: the experts' schedule and its advised form replayed on 2 x H200, EP8 emulated for the sender; a dash was not replayed.
+`due to stores` and `gained` are shares of the whole pass. All phases of every row are in `results/h200-x2/keye/keye.json`, where those
+that were replayed ({n} schedules in all) have their measured times.
+"""
+
+
+def measured_ns(replay: Path) -> dict[str, tuple[float, float]]:
+    """Total and no-store time of each replayed schedule, ns, by its key."""
+    rows = read_replay(replay)["rows"]
+    return {r["key"]: (r["total_us"]["value"] * 1e3, r["no_store_us"]["value"] * 1e3) for r in rows if r["total_us"]["value"] is not None}
+
+
+def with_measured(prediction: WorkloadPrediction, measured: dict[str, tuple[float, float]]) -> dict[str, Any]:
+    """Return the prediction's document; each phase says whether it was also measured. What all rows say alike is said once elsewhere."""
+    document = prediction.document()
+    for phase in document["phases"]:
+        total, base = measured.get(phase["schedule"], (None, None))
+        advised, _ = measured.get(phase["advised_schedule"], (None, None))
+        phase |= {"measured_ns": total, "measured_without_stores_ns": base, "measured_advised_ns": advised}
+        phase["status"] = "predicted" if total is None else "measured"
+        for said_elsewhere in ("note", "per_layer", "backpressure"):
+            del phase[said_elsewhere]
+        if phase["advised_schedule"] == phase["schedule"]:
+            phase["advice"] = None
+        for name, value in phase.items():
+            if isinstance(value, float):
+                phase[name] = round(value, 3)
+    return document
+
+
+def line(row: dict[str, Any]) -> str:
+    """One line of the table."""
+    stores = sum(p["stores_ns"] * p["repeats"] for p in row["phases"])
+    experts = next(p for p in row["phases"] if p["name"] == "experts")
+    replayed = "-"
+    if experts["measured_ns"] is not None:
+        advised = experts["measured_advised_ns"]
+        replayed = f"{experts['measured_ns'] * 1e-3:.0f} -> {'-' if advised is None else f'{advised * 1e-3:.0f}'}"
+    cells = [
+        f"{row['mode']} {row['context'] // 1024}K",
+        row["ep"],
+        row["sp"],
+        row["dtype"],
+        f"{sum(p['remote_bytes'] for p in row['phases'] if p['name'] not in ONCE) * 1e-6:.1f}",
+        f"{row['layer_ns'] * 1e-3:.0f} -> {row['advised_layer_ns'] * 1e-3:.0f}",
+        f"{row['pass_ns'] * 1e-6:.1f} -> {row['advised_pass_ns'] * 1e-6:.1f}",
+        f"{stores / row['pass_ns']:.1%}",
+        f"{1 - row['advised_pass_ns'] / row['pass_ns']:.1%}",
+        f"{experts['total_ns'] * 1e-3:.0f} -> {experts['advised_ns'] * 1e-3:.0f}",
+        replayed,
+    ]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def main(model: str, out: str, sm_clock_mhz: str | None = None, replay: str | None = None) -> None:
+    """Predict every row, write the document, print the table."""
+    loaded, clock = load_model(Path(model)), None if sm_clock_mhz is None else float(sm_clock_mhz)
+    measured = measured_ns(Path(replay)) if replay else {}
+    known: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    phase_notes: dict[str, str] = {}
+    print(ABOUT.format(model=model, clock=clock or loaded.sm_clock_mhz, n=len(measured)))
+    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
+    for (mode, context), ep, sp, dtype in product(CASES, EP, SP, DTYPES):
+        layout: dict[str, Any] = {"ep": ep, "sp": sp, "context": context, "mode": mode, "dtype": dtype}
+        found = predict_workload(loaded, "keye-vl-2", **layout, sm_clock_mhz=clock, known=known)
+        phase_notes |= {p.name: p.note for p in found.phases}
+        rows.append(with_measured(found, measured))
+        print(line(rows[-1]))
+    notes = sorted({note for row in rows for note in row.pop("notes")})
+    head = {"schema_version": 1, "model": model, "sm_clock_mhz": clock or loaded.sm_clock_mhz, "notes": notes, "phase_notes": phase_notes}
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "keye.json", {**head, "rows": rows})
+    print(f"{len(rows)} rows, {len(known)} distinct schedules, {sum(k in measured for k in known)} of them replayed", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,142 @@
+"""Tables of docs/pacer.md: the pacer's answers on a recorded run and on the GPU, and what its order saves.
+
+    python tools/pacer_table.py results/h200-x2/2026-11-29-profile [PACING.npz [SUMMARY.json]]
+
+The npz is what tools/measure_pacer.py wrote. A burst counts as stalled above 1.25 times the node model's T0, as in validation.json.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.device.cuda.pacing import STEP
+from xstage_bench.model.document import Model
+from xstage_bench.model.laws import balanced_accuracy
+from xstage_bench.model.pacer import answers
+from xstage_bench.model.predict import predict_all
+from xstage_bench.model.stage import Stage, stage_at
+from xstage_bench.model.validate import STALLED_ABOVE
+from xstage_bench.pipeline import find_model
+from xstage_bench.record.json_file import write_json
+from xstage_bench.record.reader import load_run, schedules_of
+from xstage_bench.schedule import Burst, Schedule
+
+Bools = NDArray[np.bool_]
+
+
+def score(measured: Bools, said: Bools) -> dict[str, Any]:
+    """Return how often the answers are right; a burst of one producer counts once."""
+    return {
+        "bursts": int(measured.size),
+        "stalled": float(measured.mean()),
+        "right_of_stalled": float(said[measured].mean()),
+        "right_of_free": float((~said[~measured]).mean()),
+        "balanced_accuracy": balanced_accuracy(measured, said),
+    }
+
+
+def recorded(where: Path, model: Model) -> list[dict[str, Any]]:
+    """Replay the recorded start and end of every producer of the held-out schedules into a pacer."""
+    run = load_run(where)
+    samples, producers = run.samples(), run.producers()
+    schedules = schedules_of(samples[samples["probe"] == "holdout"])
+    free = dict(zip(schedules, (p.t0_cycles for p in predict_all(model, list(schedules.values()))), strict=True))
+    found: dict[tuple[str, bool], list[tuple[Bools, Bools]]] = {}
+    for (key, _, _), rows in producers[producers["schedule"].isin(list(schedules))].groupby(["schedule", "source", "process"]):
+        s = schedules[key]
+        issue, start = (rows.pivot(index="burst", columns="producer", values=n).to_numpy(np.float64) for n in ("issue_cycles", "start_ns"))
+        start = start * (model.sm_clock_mhz / 1e3)
+        stage = stage_at(model, s.producer_count, s.warps, pair=f"{s.source}>{s.destination}")
+        measured = (issue > STALLED_ABOVE * free[key][:, None]).ravel()
+        for settle in (False, True):
+            said = answers(stage, [b.bytes for b in s.bursts], start, start + issue, settle=settle, isolated=s.start == "isolated")
+            for start_rule in (s.start, "all"):
+                found.setdefault((start_rule, settle), []).append((measured, said.ravel()))
+    rows_out = []
+    for (start_rule, settle), parts in sorted(found.items()):
+        measured, said = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        rows_out.append({"start": start_rule, "settle": settle, **score(measured, said)})
+    return rows_out
+
+
+def on_device(model: Model, found: Any) -> list[dict[str, Any]]:
+    """Score the answers that the kernel recorded, and those of a pacer that is given each burst's measured start and end."""
+    rows = []
+    for producers in (132, 64):
+        for rule in ("timed", "fixed"):
+            steps, said, cycles = (found[f"answers {producers} {rule} {name}"] for name in ("steps", "answer", "cycles"))
+            stage = stage_at(model, producers, 4)
+            schedules = [_schedule(one, producers, stage.step_bytes) for one in steps]
+            free = np.array([p.t0_cycles for p in predict_all(model, schedules)])
+            issue = cycles[:, 1].astype(np.int64) - cycles[:, 0]
+            measured = (issue > STALLED_ABOVE * free[:, None, :]).ravel()
+            again = [_from_stamps(stage, s, c) for s, c in zip(schedules, cycles.astype(np.float64), strict=True)]
+            for who, answer in (("kernel", said), ("from stamps", np.stack(again))):
+                rows.append({"producers": producers, "start": rule, "asked": who, **score(measured, answer.ravel())})
+    return rows
+
+
+def _from_stamps(stage: Stage, schedule: Schedule, cycles: NDArray[np.float64]) -> Bools:
+    return answers(stage, [b.bytes for b in schedule.bursts], cycles[0].T, cycles[1].T).T
+
+
+def _schedule(steps: NDArray[Any], producers: int, step_bytes: int) -> Schedule:
+    assert steps.dtype == STEP
+    bursts = tuple(Burst(int(s["stores"]) * step_bytes, 0, int(s["start_ns"])) for s in steps)
+    return Schedule(bursts, producers, 4, start="timed")
+
+
+def choices(found: Any) -> list[dict[str, Any]]:
+    """Return total times over the works alone, by order; medians over repetitions."""
+    rows = []
+    orders = [str(name) for name in found["orders"]]
+    for name in found.files:
+        if not (name.startswith("choice ") and name.endswith(" total")):
+            continue
+        *kind, load, work = name.split()[1:-1]
+        total, clock = found[name], found[name.replace(" total", " clock")]
+        typical = np.median(total, axis=1)
+        rows.append(
+            {
+                "bursts": " ".join(kind),
+                "load": float(load),
+                "work": work,
+                "repetitions": int(total.shape[1]),
+                "none_cycles": float(typical[orders.index("none")]),
+                "sm_clock_mhz": float(np.median(clock)),
+                **{order: float(t / typical[orders.index("none")]) for order, t in zip(orders, typical, strict=True)},
+            }
+        )
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print rows of dicts as a table."""
+    head = list(rows[0])
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()) + " |")
+    print()
+
+
+def main(words: list[str]) -> None:
+    """Print the tables, and write them when a third word names a file."""
+    where = Path(words[0])
+    model = find_model(where)
+    summary: dict[str, Any] = {"recorded": recorded(where, model)}
+    if len(words) > 1:
+        found = np.load(words[1])
+        summary |= {"device": on_device(model, found), "choice": choices(found)}
+    for rows in summary.values():
+        show(rows)
+    if len(words) > 2:
+        write_json(Path(words[2]), {"schema_version": 1, "model": str(where), **summary})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

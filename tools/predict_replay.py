@@ -1,0 +1,51 @@
+"""Predict what was replayed, again and again as the model improves: ``python tools/predict_replay.py MODEL FOLDER...``.
+
+Each folder holds a replay.json.gz of tools/skeleton_tables.py or tools/replay_workloads.py. Its rows get the predictions, the folder above
+it a new summary.json; how good they are is printed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import numpy as np
+from replay_workloads import with_advised
+from skeleton_tables import block_schedules, wave_schedules
+
+from xstage_bench.pipeline import find_model
+from xstage_bench.record.atomic import write_bytes
+from xstage_bench.record.json_file import encode_json
+from xstage_bench.replay_document import read_replay, summary_rows, with_predictions, write_summary
+from xstage_bench.task_replay import predictor
+from xstage_bench.task_schedule import TaskSchedule
+
+
+def main(model: str, *folders: str) -> None:
+    """Predict the rows of every folder."""
+    loaded = find_model(Path(model))
+    for folder in map(Path, folders):
+        path = folder / "replay.json.gz"
+        document = read_replay(path)
+        document = with_predictions(document, _schedules(folder), predictor(loaded, document))
+        write_bytes(path, gzip.compress(encode_json(document), 9, mtime=0))
+        print(f"{folder.name}:", {k: round(v, 4) if isinstance(v, float) else v for k, v in document["prediction"].items()})
+        rows = [row for row in summary_rows(document) if row["predicted_us"]]
+        off = np.array([row["predicted_us"] / row["measured_us"] - 1 for row in rows])
+        for i in np.argsort(-np.abs(off))[:6]:
+            print(f"  {rows[i]['schedule']:60s} measured {rows[i]['measured_us']:8.1f} us, predicted {100 * off[i]:+.1f} %")
+    write_summary(Path(folders[0]).parent)
+
+
+def _schedules(folder: Path) -> list[TaskSchedule]:
+    if "wave" in folder.name:
+        return list(wave_schedules())
+    if "block" in folder.name:
+        return list(block_schedules())
+    recipes = folder / "recipes.json"
+    return with_advised(recipes if recipes.exists() else None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,26 @@
+"""``xstage explain``: what a column, key or warning means."""
+
+from __future__ import annotations
+
+import click
+
+from xstage_bench.cli.options import common
+from xstage_bench.cli.output import Output
+
+
+@click.command("explain", short_help="Say what a column or warning means.")
+@click.argument("word", required=False)
+@common
+def command(out: Output, word: str | None) -> int:
+    """Say what WORD means: a column of a file or table, a key of a document, a word of a warning. Without WORD: all of them."""
+    from xstage_bench.glossary import SECTIONS, explain, glossary
+
+    found = list(glossary()) if word is None else explain(word)
+    lines = []
+    for section in SECTIONS:
+        mine = [e for e in found if e.section == section]
+        if mine and word is None:
+            lines += [*([""] if lines else []), f"{section}:"]
+        lines += [f"{e.word}: {e.meaning}" for e in mine]
+    out.result({"entries": [{"word": e.word, "section": e.section, "meaning": e.meaning} for e in found]}, "\n".join(lines))
+    return 0

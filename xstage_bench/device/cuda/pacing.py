@@ -1,0 +1,189 @@
+"""Runs ``cuda/pacing.cu`` on one GPU: schedules whose producers ask the pacer. Needs a GPU with a usable peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.host_memory import expected
+from xstage_bench.device.cuda.layout import WINDOW_BYTES
+from xstage_bench.errors import DeviceLostError, PairError, UsageError
+from xstage_bench.model.stage import Stage
+
+Rule = Literal["timed", "fixed", "paced"]
+RULES: tuple[str, ...] = get_args(Rule)
+Work = Literal["spin", "mma"]
+WORKS: tuple[str, ...] = get_args(Work)
+STEP = np.dtype([(n, "<u4") for n in ("work", "stores", "start_ns", "pad")])
+REPORT = np.dtype([(n, "<u4") for n in ("answer", "start", "end", "waiting")])
+CONTROL = np.dtype(
+    [(n, "<u4") for n in ("arrived", "released", "timed_out", "pad")]
+    + [(n, "<u8") for n in ("start_ns", "first_clock", "first_ns", "last_clock", "last_ns")]
+)
+NUMBER = np.dtype([("value", "<f4"), ("low", "<f4"), ("high", "<f4"), ("known", "?"), ("pad", "V3")])
+STAGE = np.dtype(
+    [("producers", "<i4"), ("warps", "<i4"), ("warp_store_bytes", "<i4"), ("sm_clock_mhz", "<f4"), ("reference_bytes", "<i4")]
+    + [("producer_limited", "?"), ("pad", "V3")]
+    + [(n, NUMBER) for n in ("t0_cycles", "drain_gb_per_s", "capacity_bytes")]
+    + [(n, "<f4") for n in ("issue_base_cycles", "issue_cycles_per_store", "rate_gb_per_s", "stalled_gb_per_s", "stalled_capacity_bytes")]
+)
+MAX_STEPS = 256
+_LEAD_NS, _TIMEOUT_NS = 3000, 1_000_000_000
+_THREADS = 512
+_POISON = 0xA5A5A5A5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paced:
+    """One execution.
+
+    Parameters
+    ----------
+    answer : ndarray of bool, shape (K, steps)
+        What the pacer said right before each burst.
+    start_cycles, end_cycles : ndarray of int, shape (K, steps)
+        First warp's start and last warp's end of each burst, after the producer's own start.
+    sm_clock_mhz : float
+        Of the first producer, over the whole execution.
+    """
+
+    answer: NDArray[np.bool_]
+    start_cycles: NDArray[np.int64]
+    end_cycles: NDArray[np.int64]
+    sm_clock_mhz: float
+
+    @property
+    def issue_cycles(self) -> NDArray[np.int64]:
+        """Issue time of each burst; shape (K, steps)."""
+        return self.end_cycles - self.start_cycles
+
+    @property
+    def total_cycles(self) -> int:
+        """Until the last producer has issued its last burst."""
+        return int(self.end_cycles.max())
+
+
+def packed_stage(stage: Stage) -> NDArray[Any]:
+    """Return the bytes of a ``xstage::Stage``; the numbers with intervals are left out, since no helper reads them."""
+    out = np.zeros(1, dtype=STAGE)
+    for name in ("producers", "warps", "warp_store_bytes", "sm_clock_mhz", "issue_base_cycles", "issue_cycles_per_store"):
+        out[name] = getattr(stage, name)
+    out["reference_bytes"] = stage.bytes
+    out["producer_limited"] = stage.limited_by == "producer"
+    for name in ("rate_gb_per_s", "stalled_gb_per_s", "stalled_capacity_bytes"):
+        out[name] = getattr(stage, name) or 0.0
+    return out
+
+
+class Pacing:
+    """The kernel, loaded on `source`, and memory on `destination` that it stores to."""
+
+    def __init__(self, source: int = 0, destination: int = 1) -> None:
+        import cupy
+        from cupy.cuda import runtime
+
+        self._cupy, self._runtime = cupy, runtime
+        runtime.setDevice(source)
+        if source != destination:
+            if not runtime.deviceCanAccessPeer(source, destination):
+                raise UsageError(f"GPU {source} cannot store to GPU {destination}", "xstage topo shows the usable pairs")
+            try:
+                runtime.deviceEnablePeerAccess(destination)
+            except runtime.CUDARuntimeError as error:
+                if "AlreadyEnabled" not in str(error):
+                    raise
+        p = runtime.getDeviceProperties(source)
+        self._sms, arch = int(p["multiProcessorCount"]), f"sm_{p['major']}{p['minor']}"
+        self._shared = int(p["sharedMemPerMultiprocessor"]) // 2 + 1024  # a second CTA cannot join an SM
+        self._folder = TemporaryDirectory(prefix="xstage-")
+        self._kernels = {work: self._load(arch, i) for i, work in enumerate(WORKS)}
+        runtime.setDevice(destination)
+        self.window = int(runtime.malloc(self._sms * WINDOW_BYTES))
+        runtime.setDevice(source)
+        self._source, self._destination, self._tag = source, destination, 1
+
+    @property
+    def sm_count(self) -> int:
+        """SMs of the source."""
+        return self._sms
+
+    def run(self, stage: Stage, steps: NDArray[Any], rule: Rule, depth: int = 1, work: Work = "spin") -> Paced:
+        """Execute one schedule on K evenly spread SMs.
+
+        Parameters
+        ----------
+        stage : Stage
+            Says K and W, and is what the pacer believes.
+        steps : ndarray of STEP
+            The same for every producer.
+        rule : {'timed', 'fixed', 'paced'}
+        depth : int
+            ``fixed``: works before their bursts; ``paced``: bursts that may wait.
+        work : {'spin', 'mma'}
+
+        Raises
+        ------
+        DeviceLostError
+            The CTAs did not meet in time.
+        """
+        cupy = self._cupy
+        k, count = stage.producers, len(steps)
+        if not 1 <= count <= MAX_STEPS or k > self._sms:
+            raise UsageError(f"{count} steps on {k} SMs: at most {MAX_STEPS} steps and {self._sms} SMs", "use fewer")
+        chosen = np.full(max(256, self._sms), -1, dtype=np.int16)
+        chosen[np.arange(k) * self._sms // k] = np.arange(k)
+        inputs = [cupy.asarray(a.view(np.uint8)) for a in (steps, chosen, packed_stage(stage))]
+        reports, control = cupy.zeros(k * count * REPORT.itemsize, cupy.uint8), cupy.zeros(CONTROL.itemsize, cupy.uint8)
+        self._runtime.deviceSynchronize()
+        u32, u64 = np.uint32, np.uint64
+        self._tag += 1 << 16
+        arguments = (inputs[0], u32(count), u32(RULES.index(rule)), u32(depth), inputs[1], u32(stage.warps), inputs[2], u64(self.window))
+        rest = (u32(WINDOW_BYTES), u32(self._tag & 0xFFFFFFFF), reports, control, u32(_LEAD_NS), u64(_TIMEOUT_NS))
+        self._kernels[work]((self._sms,), (_THREADS,), (*arguments, *rest), shared_mem=self._shared)
+        self._runtime.deviceSynchronize()
+        facts = control.get().view(CONTROL)[0]
+        if facts["timed_out"]:
+            raise DeviceLostError("the CTAs of the pacing kernel did not meet", "is another program using the GPU? nvidia-smi")
+        found = reports.get().view(REPORT).reshape(k, count)
+        elapsed_ns = max(int(facts["last_ns"]) - int(facts["first_ns"]), 1)
+        return Paced(
+            answer=found["answer"] != 0,
+            start_cycles=found["start"].astype(np.int64),
+            end_cycles=found["end"].astype(np.int64),
+            sm_clock_mhz=(int(facts["last_clock"]) - int(facts["first_clock"])) * 1e3 / elapsed_ns,
+        )
+
+    def verify(self, stage: Stage, stores: int) -> None:
+        """Poison the destination, store one burst, and check every byte, stray writes included.
+
+        Raises
+        ------
+        PairError
+            Naming the producer and how many words are wrong.
+        """
+        steps = np.zeros(1, dtype=STEP)
+        steps["stores"] = stores
+        found = np.empty((self._sms, WINDOW_BYTES // 4), dtype=np.uint32)
+        self._runtime.memset(self.window, _POISON & 0xFF, found.nbytes)
+        self._runtime.deviceSynchronize()
+        self.run(stage, steps, "fixed")
+        self._runtime.memcpy(found.ctypes.data, self.window, found.nbytes, self._runtime.memcpyDeviceToHost)
+        for producer, have in enumerate(found):
+            mine = stores if producer < stage.producers else 0
+            wrong = np.count_nonzero(have != expected(WINDOW_BYTES, producer, stage.warps, mine, self._tag, _POISON))
+            if wrong:
+                raise PairError(f"pair {self._source}>{self._destination}: {wrong} words of producer {producer} are wrong", "xstage doctor")
+
+    def _load(self, arch: str, work: int) -> Any:
+        path = Path(self._folder.name) / f"pacing-{work}.cubin"
+        path.write_bytes(compile_kernel("pacing.cu", arch, {"XSTAGE_COMPUTE": str(work)}))
+        function = self._cupy.RawModule(path=str(path), enable_cooperative_groups=True).get_function("xstage_pacing")
+        assert function.kernel is not None  # loads it now
+        function.max_dynamic_shared_size_bytes = self._shared
+        return function

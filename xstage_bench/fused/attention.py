@@ -1,0 +1,206 @@
+"""What ``cuda/attention.cu`` is compiled for, the plan that one launch reads, and the launch itself.
+
+Pure numpy but for `Attention`, which needs a GPU. The dtypes mirror the structs of ``cuda/attention_plan.cuh``; a test compares the sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.device.cuda.compile import HOPPER, compile_kernel
+from xstage_bench.errors import UsageError, WaivedError
+
+MAX_OWNERS = 16
+PLAN = np.dtype(
+    [(n, "<u8", 16) for n in ("q", "k", "v")]
+    + [("out_map", "<u8", (MAX_OWNERS, 16)), ("out", "<u8", MAX_OWNERS), ("flags", "<u8", MAX_OWNERS)]
+    + [(n, "<u8") for n in ("order", "waits", "stamps", "report", "timeout_ns")]
+    + [
+        (n, "<u4")
+        for n in ("tiles", "seq", "rows_per_owner", "owners", "heads_total", "head_first", "queries_per_key", "epoch", "wait_count")
+    ]
+    + [("scale_log2", "<f4"), ("pad", "<u4", 12)]
+)
+WAIT = np.dtype([("words", "<u8"), ("count", "<u4"), ("per_launch", "<u4")])
+STAMP = np.dtype([("begin_ns", "<u8"), ("computed_ns", "<u8"), ("stored_ns", "<u8"), ("smid", "<u4"), ("tile", "<u4")])
+REPORT = np.dtype([("arrived_ns", "<u8"), ("timed_out", "<u4"), ("pad", "<u4")])
+
+SHARED_LIMIT_BYTES = 227 * 1024
+TILE_ROWS_PER_GROUP = 64
+
+Store = Literal["st.v4", "bulk"]
+Flags = Literal["none", "end", "shard", "tile"]
+STORES: tuple[Store, ...] = ("st.v4", "bulk")
+FLAGS: tuple[Flags, ...] = ("none", "end", "shard", "tile")
+#: Names what is timed without sending.
+ALONE = "alone"
+
+
+def alone_of(store: str) -> str:
+    """Return the name of attention alone by the build of this way to store."""
+    return ALONE if store == STORES[0] else f"{ALONE} {store}"
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One compile-time variant of the kernel.
+
+    Attributes
+    ----------
+    head_dim : int
+        64 or 128.
+    keys : int
+        Rows of K and V that are multiplied at a time.
+    consumers : int
+        Warpgroups that multiply; a tile has 64 rows for each.
+    stages : int
+        K and V blocks under way, each.
+    store : str
+        ``"st.v4"``, 16-byte stores, or ``"bulk"``, tensor stores from shared memory.
+    flags : str
+        ``"none"``; ``"end"``, one per CTA and owner; ``"shard"``, a count of tiles per owner; ``"tile"``, a word per tile.
+    stamps : bool
+        Whether each tile leaves its times.
+    """
+
+    head_dim: int = 128
+    keys: int = 160
+    consumers: int = 2
+    stages: int = 2
+    store: Store = "st.v4"
+    flags: Flags = "none"
+    stamps: bool = False
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of one tile."""
+        return TILE_ROWS_PER_GROUP * self.consumers
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: the consumers and one warpgroup that loads and publishes."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a CTA; staged rows lie over the queries where they would not fit beside."""
+        beside = 0 if self.staged_over_queries else self._tile_bytes
+        return self._input_bytes + beside + 8 * (2 + 4 * self.stages) + 4 * 4 * self.consumers
+
+    @property
+    def staged_over_queries(self) -> bool:
+        """Whether a tile's rows wait for their stores where its queries were."""
+        return self._input_bytes + self._tile_bytes + 1024 > SHARED_LIMIT_BYTES
+
+    @property
+    def _tile_bytes(self) -> int:
+        return self.tile_rows * self.head_dim * 2
+
+    @property
+    def _input_bytes(self) -> int:
+        return self._tile_bytes + 2 * self.stages * self.keys * self.head_dim * 2
+
+    def defines(self) -> dict[str, str]:
+        """Preprocessor definitions of ``cuda/attention.cu``."""
+        return {
+            "XSTAGE_HEAD_DIM": str(self.head_dim),
+            "XSTAGE_KEYS": str(self.keys),
+            "XSTAGE_CONSUMERS": str(self.consumers),
+            "XSTAGE_STAGES": str(self.stages),
+            "XSTAGE_STORE": str(STORES.index(self.store)),
+            "XSTAGE_FLAGS": str(FLAGS.index(self.flags)),
+            "XSTAGE_STAMPS": str(int(self.stamps)),
+        }
+
+    def cubin(self) -> bytes:
+        """Compile; needs no GPU."""
+        return compile_kernel("attention.cu", HOPPER, self.defines())
+
+
+#: Builds to choose from, by head dimension: keys at a time, consumers, and TFLOP/s of one H200 on 16 to 33 thousand rows, 2026-11-29.
+_RATES: dict[int, tuple[tuple[int, int, float], ...]] = {
+    128: ((176, 2, 665.0), (160, 2, 651.0), (128, 2, 645.0)),
+    64: ((128, 3, 493.0), (192, 2, 489.0)),
+}
+
+
+def builds_of(head_dim: int, store: Store) -> dict[Build, float]:
+    """Return the builds of a head dimension and their TFLOP/s on a long sequence.
+
+    Bulk stores need the staged rows to lie beside the queries: over them, the next queries would wait for the link.
+
+    Raises
+    ------
+    UsageError
+        The kernel does not exist for this head dimension.
+    """
+    if head_dim not in _RATES:
+        raise UsageError(f"head dimension {head_dim}", f"the attention kernel has {' and '.join(map(str, sorted(_RATES)))}")
+    found = {Build(head_dim, keys, consumers, store=store): rate for keys, consumers, rate in _RATES[head_dim]}
+    return {build: rate for build, rate in found.items() if store != "bulk" or not build.staged_over_queries}
+
+
+def best_build(head_dim: int, store: Store, seq: int, heads: int, sms: int) -> Build:
+    """Return the build that needs the least time by its rate, its whole waves of tiles and its whole blocks of keys."""
+    rates = builds_of(head_dim, store)
+
+    def cost(build: Build) -> float:
+        waves = -(-heads * -(-seq // build.tile_rows) // sms)
+        return waves * build.tile_rows * -(-seq // build.keys) * build.keys / rates[build]
+
+    return min(rates, key=cost)
+
+
+class Attention:
+    """The kernel of one build, loaded on one GPU."""
+
+    def __init__(self, device: int, build: Build) -> None:
+        from cuda.bindings import driver
+        from cupy.cuda import runtime
+
+        self.device, self.build, self._runtime, self._driver = device, build, runtime, driver
+        runtime.setDevice(device)
+        properties = runtime.getDeviceProperties(device)
+        if (int(properties["major"]), int(properties["minor"])) != (9, 0):
+            raise WaivedError(
+                f"GPU {device} has compute capability {properties['major']}.{properties['minor']}: the attention kernel needs 9.0",
+                "run on an H100, H200 or GH200",
+            )
+        runtime.free(0)  # a context for the driver calls below
+        self.sms = int(properties["multiProcessorCount"])
+        module = self._call(driver.cuModuleLoadData(build.cubin()))
+        self._function = self._call(driver.cuModuleGetFunction(module, b"xstage_attention"))
+        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._call(driver.cuFuncSetAttribute(self._function, limit, build.shared_bytes))
+
+    def launch(self, plan: NDArray[Any], stream: int, blocks: int | None = None) -> None:
+        """Start the kernel with a `PLAN` of one element on a CUDA stream and return at once.
+
+        Parameters
+        ----------
+        plan : ndarray
+            Its bytes are copied into the launch.
+        stream : int
+            Handle of a stream of this GPU.
+        blocks : int, optional
+            CTAs; by default one for each SM, never more than there are tiles.
+        """
+        self._runtime.setDevice(self.device)
+        blocks = min(self.sms if blocks is None else blocks, int(plan["tiles"][0]))
+        arguments = np.array([plan.ctypes.data], dtype=np.uint64)  # void **: one parameter, the whole struct
+        driver = self._driver
+        self._call(
+            driver.cuLaunchKernel(
+                self._function, blocks, 1, 1, self.build.threads, 1, 1, self.build.shared_bytes, driver.CUstream(stream),
+                int(arguments.ctypes.data), 0,
+            )
+        )  # fmt: skip
+
+    def _call(self, result: tuple[Any, ...]) -> Any:
+        if result[0] != self._driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"GPU {self.device}: {result[0].name}")
+        return result[1] if len(result) == 2 else None

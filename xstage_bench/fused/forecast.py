@@ -1,0 +1,220 @@
+"""What fusing will cost, before it is measured: the kernel's schedule as tasks, its compute as measured without stores to a peer, and the
+calibrated node model for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.fused.attention import Build, Store, alone_of
+from xstage_bench.fused.problem import BF16_BYTES, Problem
+from xstage_bench.fused.tile_order import ORDERS
+from xstage_bench.task_schedule import NONE, Form, TaskSchedule
+
+if TYPE_CHECKING:
+    from xstage_bench.model.document import Model
+
+_WARP_STORE_BYTES = 512
+#: A warp that stores by lanes computes again when its stores are issued. Bulk stores leave from their staged copy while the next tile is
+#: computed, and only the one after that needs the place: two roles in turn; but an operation that finds the engine's queue full waits like
+#: a store. The two forms bound it.
+FORMS: dict[Store, tuple[Form, ...]] = {"st.v4": ("single",), "bulk": ("ping_pong", "single")}
+_COMPUTE = "mma"  # whose costs of tasks hold: the kernel computes on tensor cores
+_WARPS: dict[Form, int] = {"single": 8, "ping_pong": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Of one way to store and one tile order, for the slowest rank.
+
+    Attributes
+    ----------
+    store : str
+    order : str
+    residual_us : float
+        Fused less alone, sender-visible: until everything that was stored has been performed. The middle of the forms' predictions.
+    residual_low_us, residual_high_us : float
+        The least and the most of them.
+    issue_stall_us : float
+        The longest that one SM spends stalled in its stores, over the whole kernel, by the form that predicts more.
+    fused_us : float
+        `residual_us` on top of attention alone, as measured.
+    """
+
+    store: Store
+    order: str
+    residual_us: float
+    residual_low_us: float
+    residual_high_us: float
+    issue_stall_us: float
+    fused_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class TileTimes:
+    """How long tiles compute, measured with nothing sent: how far apart the SMs finish decides how far their stores coincide.
+
+    Attributes
+    ----------
+    wave_us : list of float
+        Mean over the SMs of their first, second, ... tile. The first ones fill the caches, and the last have the power to themselves.
+    between_us : float
+        Standard deviation over the SMs of what an SM's tiles differ from those means by.
+    within_us : float
+        Standard deviation of the rest.
+    """
+
+    wave_us: list[float]
+    between_us: float
+    within_us: float
+
+    @classmethod
+    def of(cls, stamps: NDArray[np.void], ctas: int) -> TileTimes:
+        """Take them from `STAMP`s of shape (tiles, consumers) in the order of the tiles."""
+        us = (stamps["computed_ns"].max(axis=1) - stamps["begin_ns"].min(axis=1)).astype(np.float64) / 1e3
+        cta, wave = np.arange(us.size) % ctas, np.arange(us.size) // ctas
+        means = np.bincount(wave, weights=us) / np.bincount(wave)
+        off = us - means[wave]
+        per_cta = np.bincount(cta, weights=off) / np.bincount(cta)
+        return cls(means.round(3).tolist(), float(per_cta.std()), float((off - per_cta[cta]).std()))
+
+    def draw(self, tiles: int, ctas: int, seed: int = 0) -> NDArray[np.float64]:
+        """Return times of so many tiles with these means and spreads, tile ``t`` on CTA ``t % ctas``."""
+        rng = np.random.default_rng(seed)
+        cta, wave = np.arange(tiles) % ctas, np.minimum(np.arange(tiles) // ctas, len(self.wave_us) - 1)
+        spread = rng.normal(0.0, self.between_us, ctas)[cta] + rng.normal(0.0, self.within_us, tiles)
+        return np.maximum(np.array(self.wave_us)[wave] + spread, 0.0)
+
+
+def tasks_of(
+    problem: Problem, build: Build, form: Form, order: NDArray[np.uint32], rank: int, ctas: int, times: TileTimes, sm_clock_mhz: float
+) -> TaskSchedule:
+    """Describe one rank's kernel as tasks: each tile computes, then stores its rows, those of other owners to the peer.
+
+    Parameters
+    ----------
+    form : {'single', 'ping_pong'}
+        Whether a tile's stores hold up the next tile.
+    order : ndarray of uint32
+        Tiles as the kernel reads them.
+    times : TileTimes
+    """
+    unit = _WARPS[form] * _WARP_STORE_BYTES
+    cta = np.arange(order.size) % ctas
+    turn = np.argsort(cta, kind="stable")
+    first = (order & np.uint32(0xFFFF)).astype(np.int64) * build.tile_rows
+    last = np.minimum(first + build.tile_rows, problem.seq)
+    begin, end = rank * problem.rows_per_owner, rank * problem.rows_per_owner + problem.rows_of(rank)
+    kept = np.maximum(np.minimum(last, end) - np.maximum(first, begin), 0)
+    width = problem.head_dim * BF16_BYTES
+    size = -(-(last - first) * width // unit) * unit
+    remote = np.minimum((last - first - kept) * width // _WARP_STORE_BYTES * _WARP_STORE_BYTES, size)
+    nothing = np.full(order.size, NONE)
+    return TaskSchedule(
+        producers=ctas,
+        producer=cta[turn],
+        compute_cycles=np.round(times.draw(order.size, ctas) * sm_clock_mhz)[turn].astype(np.int64),
+        bytes=size[turn],
+        remote_bytes=remote[turn],
+        waits_for=nothing,
+        signals=nothing,
+        phases=("attention",),
+        warps=_WARPS[form],
+        form=form,
+        publish="relaxed",
+        both_ways=True,
+        name=f"{problem.name} {problem.seq} SP{problem.ranks} {build.store}",
+    )
+
+
+def forecast(
+    model: Model,
+    problem: Problem,
+    builds: Mapping[Store, Build],
+    orders: Mapping[tuple[Store, str], NDArray[np.uint32]],
+    alone_us: Mapping[Store, float],
+    times: Mapping[Store, TileTimes],
+    *,
+    ctas: int,
+    sm_clock_mhz: float,
+) -> list[Forecast]:
+    """Predict every way to store and every order, best first.
+
+    Parameters
+    ----------
+    model : Model
+        Calibrated on this kind of node.
+    orders : mapping of (store, order name) to ndarray
+        Of rank 0.
+    alone_us : mapping of str to float
+        Attention alone of each build.
+    times : mapping of str to TileTimes
+        Of each build.
+    ctas : int
+        One for each SM.
+    sm_clock_mhz : float
+        Clock at which attention runs; the link does not follow it.
+
+    Notes
+    -----
+    The residual is the difference of two predictions, to the peer and all local, so what both have in common does not enter.
+    """
+    from xstage_bench.model.tasks.predict import predict_tasks_all
+
+    schedules, keys = [], []
+    for (store, name), order in orders.items():
+        for form in FORMS[store]:
+            schedules.append(tasks_of(problem, builds[store], form, order, 0, min(ctas, order.size), times[store], sm_clock_mhz))
+            keys.append((store, name))
+    both = [s for schedule in schedules for s in (schedule, schedule.local())]
+    predicted = predict_tasks_all(model, both, sm_clock_mhz=sm_clock_mhz, compute=_COMPUTE, compiled=False)
+    residuals: dict[tuple[Store, str], list[float]] = {}
+    stalls: dict[tuple[Store, str], list[float]] = {}
+    for key, sent, kept in zip(keys, predicted[::2], predicted[1::2], strict=True):
+        residuals.setdefault(key, []).append((sent.all_visible_ns - kept.all_visible_ns) / 1e3)
+        stall_ns = np.nan_to_num(sent.store_end_ns - sent.compute_end_ns - sent.t0_ns)
+        per_sm = np.bincount(sent.schedule.producer, weights=np.maximum(stall_ns, 0.0))
+        stalls.setdefault(key, []).append(float(per_sm.max()) / 1e3)
+    found = []
+    for (store, name), us in residuals.items():
+        middle = (min(us) + max(us)) / 2
+        found.append(Forecast(store, name, middle, min(us), max(us), max(stalls[store, name]), alone_us[store] + middle))
+    return sorted(found, key=lambda f: f.fused_us)
+
+
+def drain_us(model: Model, tasks: TaskSchedule) -> float:
+    """Return how long the link needs for all that a rank sends: what any way costs at least that begins when the attention has ended."""
+    from xstage_bench.model.node.entry import model_of
+    from xstage_bench.model.tasks.costs import costs_of, find_costs, reference_costs
+    from xstage_bench.model.tasks.predict import node_of
+
+    costs = find_costs(model.tasks, _COMPUTE) or reference_costs(_COMPUTE)
+    link = model_of(node_of(model, tasks)).link_gb_per_s * costs_of(costs, tasks).link
+    return tasks.volume_bytes / link / 1e3
+
+
+def add_forecasts(document: dict[str, Any], model: Model) -> None:
+    """Give every row of a document of `ulysses.run` its ``forecast``, every way to store and order, best first, and what the least is
+    that doing the All-to-All afterwards costs, ``predicted_serial_us``; plain data.
+    """
+    for row in document["rows"]:
+        problem = Problem(row["heads"], row["kv_heads"], row["head_dim"], row["seq"], row["sp"], row["shape"])
+        builds = {store: Build(**fields) for store, fields in row["builds"].items()}
+        names = {name.split()[2] for name in row["times_us"] if name.startswith("fused ") and len(name.split()) == 3}
+        orders = {
+            (store, name): ORDERS[name](problem.local_heads, problem.seq, build.tile_rows, problem.ranks, 0, row["sms"])
+            for store, build in builds.items()
+            for name in sorted(names)
+        }
+        times = {store: TileTimes(**facts["compute"]) for store, facts in row["tiles"].items()}
+        alone = {store: row["times_us"][alone_of(store)]["value"] for store in builds}
+        clock = max((gpu["sm_clock_mhz"] or 0 for gpu in row["clocks"] or ()), default=0) or model.sm_clock_mhz
+        store, name = next(iter(orders))
+        first = tasks_of(problem, builds[store], FORMS[store][0], orders[store, name], 0, row["sms"], times[store], clock)
+        row["predicted_serial_us"] = min(alone.values()) + drain_us(model, first)
+        row["forecast"] = [asdict(f) for f in forecast(model, problem, builds, orders, alone, times, ctas=row["sms"], sm_clock_mhz=clock)]

@@ -1,0 +1,104 @@
+"""Variants timed against each other: all ranks start together, in a fresh random order in every repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.errors import XStageError
+from xstage_bench.fused.gpu import Gpu
+from xstage_bench.fused.variants import Variant
+
+
+class Gate:
+    """Lets all ranks go at once, after the host has queued everything: no launch is part of what is timed.
+
+    Parameters
+    ----------
+    gpus : sequence of Gpu
+        One for each rank.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        import cupy
+
+        self._gpus = list(gpus)
+        self._pinned = cupy.cuda.alloc_pinned_memory(4)
+        self._go = np.frombuffer(self._pinned, dtype=np.uint32, count=1)
+        self._go[0] = 0
+        mail = np.array([gpu.zeros(128) for gpu in self._gpus], dtype=np.uint64)
+        self._tables = [gpu.upload(mail) for gpu in self._gpus]
+        self._turn = 0
+
+    def time_us(self, variant: Variant) -> NDArray[np.float64]:
+        """Queue a variant behind the gate, open it, and return the time of each rank.
+
+        Raises
+        ------
+        XStageError
+            A wait inside a kernel ended by its time-out.
+        """
+        self._turn += 1
+        for rank, gpu in enumerate(self._gpus):
+            gpu.meet(self._tables[rank], rank, len(self._gpus), self._pinned.ptr, self._turn)
+        begin = [gpu.event() for gpu in self._gpus]
+        variant.queue()
+        end = [gpu.event() for gpu in self._gpus]
+        self._go[0] = self._turn
+        for gpu, event in zip(self._gpus, end, strict=True):
+            gpu.use()
+            event.synchronize()
+        if variant.late() or any(gpu.was_late() for gpu in self._gpus):
+            raise XStageError(f"variant '{variant.name}': a rank waited for 2 s in vain", "run compute-sanitizer on a small shape")
+        return np.array([gpu.elapsed_us(a, b) for gpu, a, b in zip(self._gpus, begin, end, strict=True)])
+
+
+def interleave(
+    gate: Gate, variants: Sequence[Variant], rng: np.random.Generator, *, seconds: float, rounds: tuple[int, int]
+) -> dict[str, NDArray[np.float64]]:
+    """Time all variants in each of several rounds.
+
+    Parameters
+    ----------
+    seconds : float
+        About how long all rounds shall take together.
+    rounds : tuple of int
+        The fewest and the most.
+
+    Returns
+    -------
+    dict of str to ndarray, shape (rounds, ranks)
+        Microseconds, by the variants' names.
+    """
+    # What is connected or allocated on first use is not timed; what this takes says how many rounds there is time for.
+    round_s = sum(float(gate.time_us(variant).max()) for variant in variants) / 1e6
+    count = int(min(max(seconds / round_s, rounds[0]), rounds[1]))
+    times: dict[str, list[NDArray[np.float64]]] = {v.name: [] for v in variants}
+    for _ in range(count):
+        for i in rng.permutation(len(variants)):
+            times[variants[i].name].append(gate.time_us(variants[i]))
+    return {name: np.array(rows) for name, rows in times.items()}
+
+
+def spread(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the median with an order-statistic 95 % interval, and how many values there are.
+
+    The interval runs from the k-th smallest to the k-th largest value, k the largest for which a median lies outside with at most 5 %
+    (binomial); below 6 values there is none.
+    """
+    from scipy.stats import binom
+
+    ordered = np.sort(values)
+    n = ordered.size
+    k = max(int(binom.ppf(0.025, n, 0.5)), 1)  # P(fewer than k below the median) <= 2.5 %
+    inside = n >= 6
+    value, low, high = (float(f"{x:.6g}") for x in (np.median(ordered), ordered[k - 1], ordered[n - k]))
+    return {"value": value, "low": low if inside else None, "high": high if inside else None, "n": int(n)}
+
+
+def slowest(times: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """Return the time of the slowest rank in each round: the work is done when all ranks are."""
+    return {name: rows.max(axis=1) for name, rows in times.items()}

@@ -1,0 +1,1 @@
+"""An expert-parallel MoE layer in one kernel, its tile order made on the host."""

@@ -1,0 +1,93 @@
+"""What ``cuda/moe.cu`` is compiled for and the plan that one launch reads; pure numpy. The compiler compares the sizes with the structs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from xstage_bench.device.cuda.compile import compile_kernel
+
+MAX_RANKS = 8
+PLAN = np.dtype(
+    [(n, "<u8", 16) for n in ("rows", "w1", "act", "w2", "act_out")]
+    + [(n, "<u8") for n in ("tasks", "first", "block_expert", "block_rows", "ready", "arrived", "row_slot", "row_source")]
+    + [(n, "<u8") for n in ("row_scale", "act_scale", "w1_scale", "w2_scale", "gathered", "activations")]
+    + [(n, "<u8", MAX_RANKS) for n in ("sources", "source_scales", "slots", "slot_scales", "finished", "started")]
+    + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "out", "stamps", "report", "timeout_ns")]
+    + [(n, "<u4") for n in ("hidden", "inter", "blocks", "ranks", "epoch", "tokens", "top_k", "reduce")]
+    + [("pad", "<u8", 6)]
+)
+STAMP = np.dtype(
+    [(n, "<u8") for n in ("turn_ns", "begin_ns", "computed_ns", "stored_ns", "published_ns")] + [("smid", "<u4"), ("word", "<u4")]
+)
+REPORT = np.dtype([(n, "<u8") for n in ("begin_ns", "stored_ns", "arrived_ns", "end_ns")])
+NO_ROW = 0xFFFFFFFF
+OWNER_SHIFT = 28
+THREADS = 384
+
+Combine = Literal["none", "bf16", "f32"]
+COMBINES: tuple[Combine, ...] = ("none", "bf16", "f32")
+Publish = Literal["release", "elsewhere", "bulk"]
+PUBLISHES: tuple[Publish, ...] = ("release", "elsewhere", "bulk")
+
+RowStore = Literal["st.v4", "bulk"]
+ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
+
+_STAGES, _STAGE_BYTES = 5, 32768
+_STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
+_PULL_BUFFERS, _PULL_BYTES = 4, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One compile-time variant of the kernel.
+
+    Parameters
+    ----------
+    fp8 : bool
+        e4m3 operands with scales instead of bf16.
+    combine : {'none', 'bf16', 'f32'}
+        What a result row consists of; ``none`` stores nothing, the time that stores are judged against.
+    dispatch : bool
+        The kernel pulls its rows from their owners; else they are there already.
+    publish : {'release', 'elsewhere', 'bulk'}
+        How a Linear-1 tile is published: a release by the warpgroup that stored it; the same by another warp of the SM; bulk stores and
+        their completion.
+    row_store : {'st.v4', 'bulk'}
+        How a result row leaves: 16-byte stores, or one bulk store from shared memory for each 256 bytes.
+    stamps : bool
+        Every task leaves its times.
+    """
+
+    fp8: bool = False
+    combine: Combine = "bf16"
+    dispatch: bool = False
+    publish: Publish = "release"
+    row_store: RowStore = "st.v4"
+    stamps: bool = False
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a CTA."""
+        pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
+        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
+
+    def defines(self) -> dict[str, str]:
+        """Preprocessor definitions."""
+        return {
+            "XSTAGE_FP8": str(int(self.fp8)),
+            "XSTAGE_COMBINE": str(COMBINES.index(self.combine)),
+            "XSTAGE_DISPATCH": str(int(self.dispatch)),
+            "XSTAGE_PUBLISH": str(PUBLISHES.index(self.publish)),
+            "XSTAGE_ROW_STORE": str(ROW_STORES.index(self.row_store)),
+            "XSTAGE_STAMPS": str(int(self.stamps)),
+            "XSTAGE_PLAN_BYTES": str(PLAN.itemsize),
+            "XSTAGE_STAMP_BYTES": str(STAMP.itemsize),
+            "XSTAGE_SHARED_BYTES": str(self.shared_bytes),
+        }
+
+    def cubin(self) -> bytes:
+        """Compile; needs no GPU."""
+        return compile_kernel("moe.cu", "sm_90a", self.defines())

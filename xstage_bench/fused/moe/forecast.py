@@ -1,0 +1,205 @@
+"""The MoE layer as a TaskSchedule, and the order that the node model chooses for it: no search on hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.model.estimate import Estimate
+from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE
+
+from .layer import PADDING, Layer, Rows
+from .order import Order, TaskLists, task_lists
+
+if TYPE_CHECKING:
+    from xstage_bench.model.document import Model
+    from xstage_bench.model.tasks.costs import TaskCosts
+    from xstage_bench.model.tasks.predict import TaskPrediction
+
+#: Linear-1 tiles per CTA by which Linear-1 may be ahead.
+LEADS = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: A short lead waits when a tile is late, a long one leaves a long tail: what the replayed skeleton found best stands first.
+PREFERRED = (2.0, 1.0, 4.0, 8.0, 0.5)
+WORTH_IT, ALIKE = 0.01, 0.005
+#: Bytes of one element of a result row.
+COMBINE_BYTES = {"none": 0, "bf16": 2, "f32": 4}
+STORE_BYTES, STORING_WARPS = 512, 4
+NS_OF_CYCLE_MHZ = 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileTimes:
+    """What one tile occupies the tensor cores of an SM for, the hand-over between the two warpgroups included.
+
+    Parameters
+    ----------
+    linear1_ns, linear2_ns : float
+    linear1_rest_ns, linear2_rest_ns : float
+        From the end of its products to the end of its stores, where all destinations are local.
+    """
+
+    linear1_ns: float
+    linear2_ns: float
+    linear1_rest_ns: float
+    linear2_rest_ns: float
+
+
+def tile_times(stamps: NDArray[Any], lists: TaskLists) -> TileTimes:
+    """Read the tile times off an execution whose stores stay on their GPU: a tile's products are slowed by another one's epilogue.
+
+    Parameters
+    ----------
+    stamps : ndarray of `build.STAMP`, shape (tasks,)
+    lists : TaskLists
+
+    Notes
+    -----
+    The tensor cores of an SM are handed from task to task, so a task that waits for nothing else ends its products one tile time after the
+    task before it. The median passes over those that did wait.
+    """
+    computed = stamps["computed_ns"].astype(np.int64)
+    step = np.diff(computed, prepend=computed[:1])
+    inside = np.ones(computed.size, dtype=bool)
+    inside[lists.first[:-1][np.diff(lists.first) > 0]] = False
+    rest = stamps["stored_ns"].astype(np.int64) - computed
+
+    def typical(values: NDArray[np.int64], second: bool) -> float:
+        return float(np.median(values[inside & (lists.second == second)]))
+
+    return TileTimes(
+        linear1_ns=typical(step, False),
+        linear2_ns=typical(step, True),
+        linear1_rest_ns=typical(rest, False),
+        linear2_rest_ns=typical(rest, True),
+    )
+
+
+def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileTimes, combine: str, sm_clock_mhz: float) -> TaskSchedule:
+    """Describe what one rank's GPU does.
+
+    Parameters
+    ----------
+    layer : Layer
+    rank : int
+    rows : Rows
+        Of this rank.
+    lists : TaskLists
+    times : TileTimes
+    combine : {'none', 'bf16', 'f32'}
+    sm_clock_mhz : float
+        Turns the tile times into cycles.
+
+    Notes
+    -----
+    A Linear-2 tile stores the rows of its block that are no padding, in whole warp-stores of its four warps; those whose owner is another
+    rank cross the link.
+    """
+    per_ns = sm_clock_mhz / NS_OF_CYCLE_MHZ
+    unit = STORING_WARPS * STORE_BYTES
+    segment = TILE * COMBINE_BYTES[combine]
+    owner = rows.owner.reshape(-1, TILE)
+    real = owner != PADDING
+    stored = -(-real.sum(axis=1) * segment // unit) * unit
+    away = ((real & (owner != rank)).sum(axis=1) * segment // STORE_BYTES) * STORE_BYTES
+    second, block = lists.second, lists.block
+    kept = TILE * (TILE // 2) * layer.element_bytes  # activations of a Linear-1 tile
+    cycles = np.where(second, round(times.linear2_ns * per_ns), round(times.linear1_ns * per_ns))
+    return TaskSchedule(
+        producers=lists.ctas,
+        producer=np.repeat(np.arange(lists.ctas), np.diff(lists.first)),
+        compute_cycles=cycles,
+        bytes=np.where(second, stored[block], kept),
+        remote_bytes=np.where(second, away[block], 0),
+        waits_for=np.where(second, block, NONE),
+        signals=np.where(second, NONE, block),
+        phase=second.astype(np.int64),
+        phases=("linear1", "linear2"),
+        warps=STORING_WARPS,
+        publish="release.gpu",
+        both_ways=True,
+        source=0,
+        destination=1,
+        name=f"{layer.shape.name}-{layer.dtype}-{layer.routing}-{layer.tokens}",
+    )
+
+
+def kernel_costs(costs: TaskCosts, tasks: TaskSchedule, times: TileTimes) -> TaskCosts:
+    """Return the costs of the replay with this kernel's own in their place.
+
+    A tile time already contains the hand-over of the tensor cores, and an epilogue takes longer than a plain loop of its stores: it is what
+    was measured where nothing leaves the GPU.
+    """
+    contained = ("compute_excess_cycles.", "turn_cycles.", "store_cycles.")
+    known = {name: e for name, e in costs.instrument.items() if not name.startswith(contained)}
+    mhz = costs.sm_clock_mhz or SM_CLOCK_MHZ
+    usual = TILE * TILE * COMBINE_BYTES["bf16"]  # what a Linear-2 tile stored when its time was read
+    for phase, rest_ns in enumerate((times.linear1_rest_ns, times.linear2_rest_ns)):
+        size = int(tasks.bytes[tasks.phase == phase].max(initial=0))
+        if size:
+            cycles = rest_ns * mhz / NS_OF_CYCLE_MHZ * (size / usual if phase else 1.0)
+            stores = size // (tasks.warps * tasks.warp_store_bytes)
+            known[f"store_cycles.{stores}"] = _median(cycles, "median over tiles with local destinations")
+    return replace(costs, instrument=known)
+
+
+def _median(value: float, statistic: str) -> Estimate:
+    return Estimate(value=value, standard_error=None, low=None, high=None, level=0.95, status="ok", statistic=statistic)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The order that the model chose, and the predicted time of every order that was considered, ns by the order's name."""
+
+    order: Order
+    predicted_ns: dict[str, float]
+
+
+def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int) -> Choice:
+    """Choose the order from the calibrated node model and the tile times; nothing is searched on hardware.
+
+    Parameters
+    ----------
+    model : Model
+        With a node model of pair 0>1.
+    layer : Layer
+    rows : Rows
+        Of rank 0.
+    times : TileTimes
+        Measured on this GPU.
+    combine : {'bf16', 'f32'}
+    ctas : int
+
+    Notes
+    -----
+    Expert-Wave order stays unless another one is predicted to gain `WORTH_IT`. Of orders whose predictions lie within `ALIKE`, less than
+    the model's own error, the first of `PREFERRED` is taken.
+    """
+    usual = Order("wave")
+    orders = {order.name: order for order in (usual, *(Order("interleaved", lead=lead) for lead in LEADS))}
+    found = {name: predict_order(model, layer, rows, times, combine, ctas, order).total_ns for name, order in orders.items()}
+    return Choice(orders[pick(found, usual.name)], found)
+
+
+def pick(predicted_ns: Mapping[str, float], usual: str) -> str:
+    """Return the name of the order to use; see `choose_order`."""
+    best = min(predicted_ns.values())
+    if best > (1 - WORTH_IT) * predicted_ns[usual]:
+        return usual
+    alike = [name for name, ns in predicted_ns.items() if ns <= (1 + ALIKE) * best]
+    return next((Order("interleaved", lead=lead).name for lead in PREFERRED if Order("interleaved", lead=lead).name in alike), alike[0])
+
+
+def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> TaskPrediction:
+    """Predict one order of rank 0."""
+    from xstage_bench.model.tasks.costs import find_costs, reference_costs
+    from xstage_bench.model.tasks.predict import predict_tasks
+
+    lists = task_lists(layer, rows, order, ctas)
+    tasks = as_tasks(layer, 0, rows, lists, times, combine, model.sm_clock_mhz)
+    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), tasks, times)
+    return predict_tasks(model, tasks, pair="0>1", costs=costs)

@@ -1,0 +1,143 @@
+"""One case of the suite: Expert-Wave, interleaved and what they are judged against, timed in turn in one run.
+
+Times are from the common start of all GPUs until every rank's rows have arrived, of the slowest GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xstage_bench.fused.measure import spread
+from xstage_bench.workloads.moe import default_experts_per_wave
+from xstage_bench.workloads.shapes import TILE
+
+from .build import Build, Combine
+from .forecast import COMBINE_BYTES, LEADS
+from .group import Group, Prepared
+from .layer import PADDING, Layer, Rows
+from .order import Order
+
+#: Of one direction while the other is as busy, GB/s: what the bound divides by where no model is given.
+LINK_GB_PER_S = 355.0
+WARM_UP = 1
+#: Up to how many tokens a rank all slots are counted: beyond, that takes longer than the measurement.
+COUNTED_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to execute the layer.
+
+    Parameters
+    ----------
+    name : str
+        Its key in the document.
+    order : Order
+    build : Build
+    local : bool
+        Every row stays on its sender's GPU.
+    """
+
+    name: str
+    order: Order
+    build: Build
+    local: bool = False
+
+
+def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
+    """Return Expert-Wave as the public kernel chooses its waves, and with half, twice and four times as many experts."""
+    local = layer.local_experts
+    usual = default_experts_per_wave(layer.shape, float(rows.block_rows.sum()) / local, local, ctas)
+    fitting = [n for n in (usual // 2, usual, 2 * usual, 4 * usual) if 1 <= n <= local and local % n == 0]
+    return [Order("wave", n) for n in sorted(set(fitting))]
+
+
+def case_variants(layer: Layer, rows: Rows, chosen: Order, combine: Combine, ctas: int, *, search: bool) -> list[Variant]:
+    """Return what one case times.
+
+    Parameters
+    ----------
+    layer : Layer
+    rows : Rows
+        Of rank 0.
+    chosen : Order
+        By the model.
+    combine : {'bf16', 'f32'}
+    ctas : int
+    search : bool
+        Every lead and the serial order too, for the regret of the choice.
+    """
+    build = Build(fp8=layer.dtype == "fp8", combine=combine)
+    silent = Build(fp8=build.fp8, combine="none")
+    waves = wave_orders(layer, rows, ctas)
+    out = [Variant(f"wave {o.experts_per_wave}", o, build) for o in waves]
+    out += [Variant("chosen", chosen, build), Variant("chosen alone", chosen, silent), Variant("chosen local", chosen, build, True)]
+    out += [Variant("wave alone", waves[len(waves) // 2], silent)]
+    if search:
+        out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in LEADS))]
+    return out
+
+
+def measure(
+    group: Group, variants: Sequence[Variant], repetitions: int, rng: np.random.Generator, lists: dict[Order, Any] | None = None
+) -> dict[str, Any]:
+    """Time variants in a fresh random order in every repetition, after each was checked against float32 on some blocks.
+
+    Returns
+    -------
+    dict
+        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, and ``relative_error`` of the variants that deliver.
+    """
+    prepared: dict[str, Prepared] = {}
+    for v in variants:
+        prepared[v.name] = group.prepare(v.order, v.build, local=v.local, lists=(lists or {}).get(v.order))
+    errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in ("chosen", variants[0].name)}  # a wave order too
+    found: dict[str, list[tuple[float, float]]] = {v.name: [] for v in variants}
+    for repetition in range(repetitions + WARM_UP):
+        for i in rng.permutation(len(variants)):
+            times = group.run(prepared[variants[i].name])
+            if repetition >= WARM_UP:
+                found[variants[i].name].append((max(t.arrived_ns for t in times) / 1e3, max(t.stored_ns for t in times) / 1e3))
+    out: dict[str, Any] = {}
+    for name, rows in found.items():
+        arrived, stored = np.array(rows).T
+        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored)}
+        if name in errors:
+            out[name]["relative_error"] = errors[name]
+    return out
+
+
+def check(group: Group, prepared: Prepared, blocks: int = 2) -> float:
+    """Execute once into poisoned slots: some blocks of each rank must be right, and of small layers every row there that should be.
+
+    Raises
+    ------
+    XStageError
+        A row is wrong, missing, or there although nobody was to write it.
+    """
+    from xstage_bench.errors import XStageError
+
+    group.poison()
+    group.run(prepared)
+    combine = prepared.build.combine
+    worst = max(group.worst_error(rank, combine, blocks) for rank in range(len(group.ranks)))
+    if group.layer.tokens > COUNTED_TOKENS:
+        return worst
+    have, want = group.written(combine)
+    if have != want:
+        raise XStageError(f"{have} result rows were written, {want} should be", "the kernel is wrong here: please report it")
+    return worst
+
+
+def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str) -> int:
+    """Bytes that a rank sends to others."""
+    return int(((rows.owner != PADDING) & (rows.owner != rank)).sum()) * hidden * COMBINE_BYTES[combine]
+
+
+def flops(layer: Layer, rows: Rows) -> int:
+    """Floating-point operations of a rank's tiles, padding included: what the tensor cores execute."""
+    return rows.blocks * TILE * 6 * layer.shape.hidden * layer.shape.inter

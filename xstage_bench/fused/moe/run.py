@@ -1,0 +1,95 @@
+"""A run of the MoE layer: the document, kept after every row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from xstage_bench.environment import snapshot
+from xstage_bench.fused.session import results
+from xstage_bench.record.json_file import read_json, write_json
+
+from .suite import Case, run_suite
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a suite is run.
+
+    Parameters
+    ----------
+    model : Path, optional
+        Run folder or model.json that chooses the orders; without one a lead of one tile.
+    devices : tuple of int
+        GPUs of the first ranks.
+    combines : tuple of {'bf16', 'f32'}
+        What result rows consist of.
+    repetitions : int
+        Of each variant, after one that does not count.
+    seed : int
+        Of the order of execution.
+    budget_s : float
+        No case is begun after it.
+    unfused : bool
+        Time the layer by PyTorch and NCCL too, where that can be.
+    """
+
+    model: Path | None = None
+    devices: tuple[int, ...] = (0, 1)
+    combines: tuple[str, ...] = ("bf16",)
+    repetitions: int = 7
+    seed: int = 0
+    budget_s: float = float("inf")
+    unfused: bool = False
+
+
+def run(
+    cases: Sequence[Case],
+    path: Path,
+    options: Options,
+    *,
+    resume: bool = False,
+    argv: Sequence[str] = (),
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Measure cases and keep the document at `path` after every row.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+    path : Path
+    options : Options
+    resume : bool
+        Go on with the document at `path`.
+    argv : sequence of str
+        For the document.
+    say : callable
+        Is given a line for each row.
+
+    Raises
+    ------
+    XStageError
+        The GPUs cannot be measured, or were lost; what was measured before lies at `path`.
+    """
+    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "backend": "cuda", "rows": [], "failed": {}, "left": {}, "tiles": {}}
+    if resume:
+        document |= read_json(path, dict)
+        document["left"] = {}
+    document |= {"argv": list(argv), "environment": snapshot()}
+    done = {row["key"] for row in document["rows"]}
+    job = {"cases": list(cases), "done": done, **asdict(options)}
+    for kind, value in results(run_suite, job):
+        if kind == "say":
+            say(value)
+        elif kind == "row":
+            document["rows"].append(value)
+            write_json(path, document)
+        else:
+            document[kind][value[0]] = value[1]
+    document["environment_after"] = snapshot()
+    write_json(path, document)
+    return document

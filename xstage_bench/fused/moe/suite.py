@@ -1,0 +1,226 @@
+"""Many cases in one run: shapes x types x routings x tokens x width of a result row, each with the order that the model chose.
+
+Rows and task lists are made by other processes while the GPUs measure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xstage_bench.errors import DeviceLostError, WaivedError, XStageError
+from xstage_bench.fused.measure import spread
+from xstage_bench.workloads.moe import MAX_EP
+from xstage_bench.workloads.shapes import moe_shape
+
+from .build import Build, Combine
+from .forecast import LEADS, Choice, TileTimes, choose_order, tile_times
+from .group import Gpus, Group
+from .layer import DTYPES, Layer, Rows, rows_of
+from .measure import LINK_GB_PER_S, case_variants, flops, measure, remote_bytes, wave_orders
+from .order import Order, TaskLists, task_lists
+from .unfused import unfused_us
+
+if TYPE_CHECKING:
+    from xstage_bench.model.document import Model
+
+#: The seven of the paper by name, and Keye-VL-2.0.
+SHAPES = ("keye-vl-2", "qwen3.5", "hy3", "dsv4-flash", "glm-5.2", "mimo-v2.5", "dit-moe", "dsv4-pro")
+ROUTINGS = ("balanced", "skewed")
+TOKENS = (512, 2048, 8192)
+COMBINES: tuple[Combine, ...] = ("bf16", "f32")
+#: Where every order is measured.
+SEARCHED_SHAPES, SEARCHED_TOKENS = ("keye-vl-2", "qwen3.5", "dsv4-flash"), 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One layer of the suite; both widths of a result row are measured on it."""
+
+    shape: str
+    dtype: str
+    routing: str
+    tokens: int
+    ep: int = MAX_EP
+
+    @property
+    def layer(self) -> Layer:
+        """The layer."""
+        return Layer(moe_shape(self.shape), self.tokens, self.ep, self.dtype, self.routing)
+
+    @property
+    def searched(self) -> bool:
+        """Whether every order is measured: the regret of the model's choice."""
+        return self.tokens == SEARCHED_TOKENS and self.shape in SEARCHED_SHAPES
+
+    def key(self, combine: str) -> str:
+        """Name of one row of the document."""
+        return "|".join((self.shape, self.dtype, self.routing, str(self.tokens), combine))
+
+
+def suite_cases(
+    shapes: Sequence[str] = SHAPES,
+    tokens: Sequence[int] = TOKENS,
+    dtypes: Sequence[str] = DTYPES,
+    routings: Sequence[str] = ROUTINGS,
+    ep: int = MAX_EP,
+) -> list[Case]:
+    """Return the cases, those of one shape and type together: they share weights.
+
+    Raises
+    ------
+    UsageError
+        No such shape, or one that the ranks do not divide; before anything is measured.
+    """
+    cases = [Case(s, d, r, t, ep) for s, d, t, r in itertools.product(shapes, dtypes, tokens, routings)]
+    for case in cases:
+        _ = case.layer
+    return cases
+
+
+def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
+    """Measure cases; runs in the process that owns the GPUs (`session.results`).
+
+    Parameters
+    ----------
+    job : mapping
+        ``cases`` (of Case), ``model`` (folder or file of the model that chooses; None: a lead of one tile everywhere), ``devices``,
+        ``combines``, ``repetitions`` (of each variant, after one that does not count), ``seed`` (of the order of execution), ``budget_s``
+        (no case is begun after it), ``done`` (keys that need no measurement) and ``unfused`` (whether the layer by PyTorch and NCCL is
+        timed too, where it can be).
+    put : callable
+        Is given ``row`` for each row, ``failed`` and ``left`` (a key and why), ``tiles`` (name and tile times) and ``say`` (a line).
+    """
+    begin, combines = time.monotonic(), job["combines"]
+    todo = [c for c in job["cases"] if any(c.key(x) not in job["done"] for x in combines)]
+    gpus, rng = Gpus(job["devices"]), np.random.default_rng(job["seed"])
+    times = {} if job["model"] is None else _tile_times(todo, gpus, put)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max(1, min(14, (os.cpu_count() or 2) - 2)), mp_context=context) as pool:
+        made = {
+            c: pool.submit(_make, c, combines, job["model"], times.get((c.shape, c.dtype)), len(job["devices"]), gpus.sms) for c in todo
+        }
+        for case in todo:
+            if time.monotonic() - begin > job["budget_s"]:
+                made.pop(case).cancel()
+                for combine in combines:
+                    put("left", (case.key(combine), "the budget was spent"))
+                continue
+            try:
+                for row in _measure_case(case, made.pop(case).result(), gpus, job, rng):
+                    put("row", row)
+                    put("say", _line(row))
+            except DeviceLostError:
+                raise
+            except XStageError as error:
+                put("failed", (case.key(combines[0]), error.message))
+
+
+def _tile_times(cases: Sequence[Case], gpus: Gpus, put: Callable[[str, Any], None]) -> dict[tuple[str, str], TileTimes]:
+    """Measure what a tile of each shape and type takes: one execution with local destinations, stamped, after one that warms up."""
+    out: dict[tuple[str, str], TileTimes] = {}
+    for case in cases:
+        if (case.shape, case.dtype) in out:
+            continue
+        group = Group(case.layer, gpus)
+        prepared = group.prepare(Order("interleaved", lead=2.0), Build(fp8=case.dtype == "fp8", stamps=True), local=True)
+        group.run(prepared)
+        group.run(prepared)
+        out[case.shape, case.dtype] = tile_times(group.stamps(prepared, 0), prepared.lists[0])
+        put("tiles", (f"{case.shape}|{case.dtype}", asdict(out[case.shape, case.dtype])))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What other processes have made for a case: rows of each rank, the choice of each width, lists of each order."""
+
+    rows: list[Rows]
+    choices: dict[str, Choice]
+    lists: dict[Order, list[TaskLists]]
+
+
+def _make(case: Case, combines: Sequence[str], model: Path | None, times: TileTimes | None, ranks: int, ctas: int) -> _Made:
+    layer = case.layer
+    rows = [rows_of(layer, rank) for rank in range(ranks)]
+    choices = {x: Choice(Order("interleaved"), {}) for x in combines}
+    if model is not None and times is not None:
+        choices = {x: choose_order(_model(model), layer, rows[0], times, x, ctas) for x in combines}
+    orders = {*(c.order for c in choices.values()), *wave_orders(layer, rows[0], ctas)}
+    if case.searched:
+        orders |= {Order("serial"), *(Order("interleaved", lead=lead) for lead in LEADS)}
+    return _Made(rows, choices, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders})
+
+
+@cache
+def _model(path: Path) -> Model:
+    from xstage_bench.pipeline import find_model
+
+    return find_model(path)
+
+
+def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+    layer, rows = case.layer, made.rows
+    group = Group(layer, gpus, rows)
+    for combine in job["combines"]:
+        chosen, predicted = made.choices[combine].order, made.choices[combine].predicted_ns
+        variants = case_variants(layer, rows[0], chosen, combine, gpus.sms, search=case.searched)
+        found = measure(group, variants, job["repetitions"], rng, made.lists)
+        volume = max(remote_bytes(one, rank, layer.shape.hidden, combine) for rank, one in enumerate(rows))
+        row = {
+            "key": case.key(combine),
+            "shape": case.shape,
+            "dtype": case.dtype,
+            "combine": combine,
+            "routing": case.routing,
+            "tokens_per_rank": case.tokens,
+            "ep": case.ep,
+            "emulated": group.emulated,
+            "rows_of_rank": [int(one.block_rows.sum()) for one in rows],
+            "busiest_expert": _busiest(rows[0], layer.local_experts),
+            "chosen": chosen.name,
+            "predicted_ns": predicted,
+            "predicted_gain": predicted["wave"] / predicted[chosen.name] if predicted else None,
+            "remote_bytes": volume,
+            "drain_us": volume / LINK_GB_PER_S / 1e3,
+            "flops": max(flops(layer, one) for one in rows),
+            "variants": found,
+            "unfused_us": None,
+        }
+        if job["unfused"] and combine == "bf16" and case.routing == "balanced":
+            try:
+                row["unfused_us"] = spread(np.array(unfused_us(group, job["repetitions"])))
+            except WaivedError as error:
+                row["unfused_reason"] = error.message
+        yield row
+
+
+def best_wave(row: Mapping[str, Any]) -> str:
+    """Return the fastest Expert-Wave variant of a row: its own best number of experts a wave."""
+    waves = [name for name in row["variants"] if name.startswith("wave ") and name != "wave alone"]
+    return str(min(waves, key=lambda name: row["variants"][name]["arrived_us"]["value"]))
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    us = {name: v["arrived_us"]["value"] for name, v in row["variants"].items()}
+    wave = best_wave(row)
+    gain = us[wave] / us["chosen"]
+    return (
+        f"{row['key']}: {wave} {us[wave]:.0f} us, {row['chosen']} {us['chosen']:.0f} us, alone {us['chosen alone']:.0f} us, gain {gain:.3f}"
+    )
+
+
+def _busiest(rows: Rows, experts: int) -> float:
+    """Rows of the busiest local expert over the mean."""
+    mine = np.bincount(rows.block_expert, weights=rows.block_rows, minlength=experts)
+    return round(float(mine.max() / mine.mean()), 3) if mine.any() else 1.0

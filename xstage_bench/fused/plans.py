@@ -1,0 +1,109 @@
+"""Plans of one launch of ``cuda/attention.cu``: tensors, owners, order, and the flags that a rank awaits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.fused.attention import PLAN, WAIT, Build
+from xstage_bench.fused.problem import Placing, Problem
+from xstage_bench.fused.tile_order import blocks_of
+
+SHARD_FLAG_BYTES = 128
+STORE_BOX_ROWS = 16
+TIMEOUT_NS = 2_000_000_000
+#: Encodes a tensor: address, head_dim, rows, heads, rows of a box.
+Encode = Callable[[int, int, int, int, int], NDArray[np.uint64]]
+
+
+def plan_inputs(problem: Problem, build: Build, inputs: Mapping[str, int], order: tuple[int, int], encode: Encode) -> NDArray[Any]:
+    """Return a plan with everything but its outputs and flags.
+
+    Parameters
+    ----------
+    problem : Problem
+    build : Build
+    inputs : mapping of str to int
+        Addresses of ``q``, ``k`` and ``v``, each ``[rows, local heads, head_dim]``.
+    order : tuple of int
+        Address and number of the tiles.
+    encode : callable
+        `tensor_map.rows_of_heads`.
+    """
+    p, plan = problem, np.zeros(1, PLAN)
+    plan["q"][0] = encode(inputs["q"], p.head_dim, p.seq, p.local_heads, build.tile_rows)
+    for name in ("k", "v"):
+        plan[name][0] = encode(inputs[name], p.head_dim, p.seq, p.local_kv_heads, build.keys)
+    plan["order"], plan["tiles"] = order
+    plan["seq"] = p.seq
+    plan["queries_per_key"] = p.local_heads // p.local_kv_heads
+    plan["scale_log2"] = math.log2(math.e) / math.sqrt(p.head_dim)
+    plan["timeout_ns"] = TIMEOUT_NS
+    return plan
+
+
+def aim_local(plan: NDArray[Any], problem: Problem, address: int, encode: Encode) -> NDArray[Any]:
+    """Return the plan with one owner, this rank itself: ``[rows, local heads, head_dim]``, attention alone."""
+    out = plan.copy()
+    out["owners"], out["rows_per_owner"], out["heads_total"], out["head_first"] = 1, problem.seq, problem.local_heads, 0
+    out["out"][0, 0] = address
+    out["out_map"][0, 0] = encode(address, problem.head_dim, problem.seq, problem.local_heads, STORE_BOX_ROWS)
+    return out
+
+
+def aim_owners(plan: NDArray[Any], problem: Problem, rank: int, addresses: Mapping[int, int], encode: Encode) -> NDArray[Any]:
+    """Return the plan with every row sent to its owner: ``[rows of owner, heads, head_dim]`` at each address."""
+    out = plan.copy()
+    out["owners"], out["rows_per_owner"], out["heads_total"] = problem.ranks, problem.rows_per_owner, problem.heads
+    out["head_first"] = rank * problem.local_heads
+    for owner, address in addresses.items():
+        out["out"][0, owner] = address
+        out["out_map"][0, owner] = encode(address, problem.head_dim, problem.rows_of(owner), problem.heads, STORE_BOX_ROWS)
+    return out
+
+
+def blocks_of_owner(problem: Problem, tile_rows: int, owner: int) -> range:
+    """Return the tiles of a head that have rows of this owner."""
+    first = owner * problem.rows_per_owner
+    rows = problem.rows_of(owner)
+    return range(first // tile_rows, -(-(first + rows) // tile_rows)) if rows else range(0)
+
+
+def flag_words(problem: Problem, build: Build) -> int:
+    """Return how many words one sender has at one owner."""
+    return problem.heads * blocks_of(problem.seq, build.tile_rows) if build.flags == "tile" else SHARD_FLAG_BYTES // 4
+
+
+def awaited(placing: Placing, build: Build, rank: int, ctas: int, address: Mapping[tuple[int, int], int]) -> NDArray[Any]:
+    """Return the `WAIT` entries of the flags that arrive on the GPU of `rank` from other ranks, as many as one launch sets.
+
+    Parameters
+    ----------
+    ctas : int
+        Of every sender.
+    address : mapping of (source, owner) to int
+        First flag word of each sender at each owner.
+    """
+    p = placing.problem
+    blocks = blocks_of(p.seq, build.tile_rows)
+    here = [
+        (source, owner, mine)
+        for source in placing.sources
+        for owner in range(p.ranks)
+        if source != rank and placing.device_of(source, owner) == placing.devices[rank]
+        and (mine := blocks_of_owner(p, build.tile_rows, owner))
+    ]  # fmt: skip
+    if build.flags == "tile":
+        # Head by head, as they are computed: when the last tile arrives, few entries are left to be looked at.
+        rows = [
+            (address[source, owner] + 4 * ((source * p.local_heads + head) * blocks + mine.start), len(mine), 1)
+            for head in range(p.local_heads)
+            for source, owner, mine in here
+        ]
+    else:
+        rows = [(address[s, o], 1, ctas if build.flags == "end" else len(mine) * p.local_heads) for s, o, mine in here]
+    return np.array(rows, dtype=WAIT)

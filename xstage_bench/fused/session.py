@@ -1,0 +1,67 @@
+"""A process of its own for each fused measurement: a context that hangs or faults is killed, and what was measured before it is kept."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from xstage_bench.errors import DeviceLostError, XStageError
+
+#: Silence after which the process is taken for hung. Every wait inside the kernels ends after 2 s; compiling and connecting take longer.
+SILENCE_S = 120.0
+#: The same before its first word: a process has to start and to import first.
+START_S = 120.0
+#: Puts its results into the pipe by calling what it is given; runs in the new process.
+Work = Callable[[dict[str, Any], Callable[[str, Any], None]], None]
+
+
+def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> Iterator[tuple[str, Any]]:
+    """Yield what `work` sends, as (kind, value), until it is done.
+
+    Raises
+    ------
+    XStageError
+        What `work` raised, or `DeviceLostError` when the process died or was silent for too long.
+    """
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(work, job, there))  # no daemon: it may have helpers of its own
+    process.start()
+    there.close()
+    patience_s = max(START_S, silence_s)
+    try:
+        while True:
+            if not here.poll(patience_s):
+                raise DeviceLostError(f"the measuring process was silent for {patience_s:.0f} s and has been ended", "run 'xstage doctor'")
+            patience_s = silence_s
+            try:
+                kind, value = here.recv()
+            except EOFError:
+                process.join()
+                raise DeviceLostError(f"the measuring process died (exit status {process.exitcode})", "run 'xstage doctor'") from None
+            if kind == "done":
+                return
+            if kind == "error":
+                raise value
+            yield kind, value
+    finally:
+        here.close()
+        process.join(5.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _serve(work: Work, job: dict[str, Any], pipe: Connection) -> None:
+    try:
+        work(job, lambda kind, value: pipe.send((kind, value)))
+        pipe.send(("done", None))
+    except XStageError as error:
+        pipe.send(("error", error))
+    except Exception as error:  # of CUDA, mostly: a message for the user, not a traceback in a process that nobody sees
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
+        pipe.send(("error", DeviceLostError(f"the measurement failed in {where}: {type(error).__name__}: {error}", "run 'xstage doctor'")))

@@ -1,0 +1,289 @@
+"""Attention with the All-to-All fused into it, beside the same work done one after the other: cases in, one document out.
+
+`measure` runs in a process of its own (`session`); `cases_of` and `run` are what the command line calls.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from xstage_bench.environment import link_error_deltas, package_versions, snapshot
+from xstage_bench.errors import UsageError, WaivedError, XStageError
+from xstage_bench.fused.attention import ALONE, FLAGS, STORES, Flags, Store, alone_of, best_build
+from xstage_bench.fused.problem import Placing, Problem
+from xstage_bench.fused.session import results
+from xstage_bench.fused.shapes import heads_named, known_heads
+from xstage_bench.fused.tile_facts import tile_facts
+from xstage_bench.fused.tile_order import ORDERS
+
+SCHEMA_VERSION = 1
+AGAIN = f"{ALONE} again"
+#: What flags cost is shown for this order.
+FLAGGED = "owner-interleaved"
+MAX_ROUNDS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What is timed of a case, by how long its attention takes: of hundreds of milliseconds nobody sees a tile order."""
+
+    below_s: float
+    stores: tuple[Store, ...]
+    orders: tuple[str, ...]
+    flags: tuple[Flags, ...]
+    copying_sms: tuple[int, ...]
+    copy_engine: bool
+    graph: bool
+    rounds: int
+
+
+EFFORTS = (
+    Effort(2e-3, STORES, tuple(ORDERS), FLAGS[1:], (4, 8), True, True, 7),
+    Effort(25e-3, STORES, (FLAGGED,), ("shard",), (4,), True, True, 6),
+    Effort(float("inf"), STORES[:1], (FLAGGED,), ("shard",), (), False, False, 3),
+)
+#: For `Effort` only, never shown: about what attention reaches.
+_FLOP_PER_S = 600e12
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One shape, sequence length and degree of parallelism."""
+
+    shape: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    seq: int
+    sp: int
+
+    def problem(self) -> Problem:
+        """Return the problem; `UsageError` where heads cannot be dealt."""
+        return Problem(self.heads, self.kv_heads, self.head_dim, self.seq, self.sp, self.shape)
+
+
+def cases_of(shapes: Sequence[str], degrees: Sequence[int], seqs: Sequence[int] = ()) -> tuple[list[Case], list[str]]:
+    """Return the cases of some shapes, all of them if none is named, and what was left out because its heads cannot be dealt.
+
+    Raises
+    ------
+    UsageError
+        No such shape, or nothing is left.
+    """
+    cases: dict[Case, None] = {}
+    left_out = []
+    for one in [one for name in shapes or known_heads() for one in heads_named(name)]:
+        for seq in seqs or (one.seq,):
+            for sp in degrees:
+                case = Case(one.name, one.heads, one.kv_heads, one.head_dim, seq, sp)
+                try:
+                    case.problem()
+                except UsageError as error:
+                    left_out.append(f"{one.name} on {sp} ranks: {error.message}")
+                else:
+                    cases[case] = None
+    if not cases:
+        raise UsageError("; ".join(left_out), "another --sp or --shape")
+    return list(cases), left_out
+
+
+def run(
+    cases: Sequence[Case],
+    *,
+    seconds_per_case: float,
+    seed: int,
+    say: Callable[[str], None] = lambda text: None,
+    keep: Callable[[dict[str, Any]], None] = lambda document: None,
+) -> dict[str, Any]:
+    """Measure every case on the first GPUs of this machine and return the document of docs/ulysses.md.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+    seconds_per_case : float
+        Of timing; the fewest rounds of an `Effort` are taken however long they last.
+    seed : int
+        Of inputs and order.
+    say : callable
+        Told what is under way.
+    keep : callable
+        Given the document so far after each case: a kill then loses one case.
+
+    Notes
+    -----
+    Rows that were measured before the process died are kept; ``failed`` says what is missing.
+    """
+    before = snapshot()
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "backend": "cuda",
+        "simulated": False,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "driver": (before["nvml"] or {}).get("driver"),
+        "versions": package_versions(),
+        "seed": seed,
+        "environment_before": before,
+        "environment_after": None,
+        "link_error_deltas": None,
+        "failed": {},
+        "rows": [],
+    }
+    job = {"cases": [asdict(case) for case in cases], "seconds": seconds_per_case, "seed": seed}
+    try:
+        for kind, value in results(measure, job):
+            if kind == "facts":
+                document |= value
+            elif kind == "row":
+                document["rows"].append(value)
+                keep(document)
+            elif kind == "failed":
+                document["failed"][value[0]] = value[1]
+            else:
+                say(value)
+    except XStageError as error:
+        if isinstance(error, WaivedError) or "gpus" not in document:
+            raise
+        document["failed"]["the rest"] = error.message
+    after = snapshot()
+    return {**document, "environment_after": after, "link_error_deltas": link_error_deltas(before, after)}
+
+
+def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
+    """Measure the cases of a job; sends ``facts`` once, a ``row`` or ``failed`` per case and ``note`` lines."""
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # lazy loading while another kernel spins dead-locks
+    # Multicast can put the GPUs of a host out of service, and nothing here uses it.
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    import numpy as np
+    from cupy.cuda import runtime
+
+    from xstage_bench.device.cuda.compile import sources_hash
+    from xstage_bench.fused.gpu import Gpu
+    from xstage_bench.fused.measure import Gate
+    from xstage_bench.fused.nccl import Nccl
+
+    count = runtime.getDeviceCount()
+    if count < 2:
+        raise WaivedError(f"{count} GPU here, and an All-to-All needs two", "run on a node with two GPUs of sm_90")
+    cases = [Case(**c) for c in job["cases"]]
+    real = {case.sp for case in cases if case.sp <= count}
+    devices = tuple(range(max([2, *real])))
+    gpus = {d: Gpu(d) for d in devices}
+    for gpu in gpus.values():
+        gpu.reach(set(devices))
+    nccl: dict[int, Nccl] = {}
+
+    def communicators(ranks: int) -> Nccl | None:
+        if ranks not in nccl:
+            try:
+                nccl[ranks] = Nccl(range(ranks))
+            except WaivedError as error:
+                send("note", f"without NCCL: {error.message}")
+                return None
+        return nccl[ranks]
+
+    version = (communicators(2) or None) and nccl[2].version
+    send(
+        "facts",
+        {"gpus": [{"index": d, "name": g.name, "sms": g.sms} for d, g in gpus.items()], "nccl": version, "cuda_sources": sources_hash()},
+    )
+    rng = np.random.default_rng(job["seed"])
+    for case in cases:
+        used = devices[: case.sp] if case.sp in real else devices[:2]
+        placing = Placing(case.problem(), used)
+        gate = Gate([gpus[d] for d in used])
+        send("note", f"{case.shape}, {case.seq} rows, {case.heads} heads, SP{case.sp}" + (" emulated" if placing.emulated else ""))
+        try:
+            send("row", _measure_case(case, placing, gpus, gate, communicators(len(used)), rng, job))
+        except XStageError as error:  # of this case alone; what CUDA reports spoils the process and ends it
+            send("failed", (f"{case.shape}, {case.seq} rows, SP{case.sp}", error.message))
+
+
+def _measure_case(
+    case: Case, placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, rng: Any, job: dict[str, Any]
+) -> dict[str, Any]:
+    from xstage_bench.fused.measure import interleave, slowest, spread
+    from xstage_bench.fused.rig import Rig
+    from xstage_bench.fused.variants import stamped
+
+    problem = placing.problem
+    sms = min(gpu.sms for gpu in gpus.values())
+    effort = next(e for e in EFFORTS if problem.flops / _FLOP_PER_S < e.below_s)
+    builds = {store: best_build(case.head_dim, store, case.seq, problem.local_heads, sms) for store in effort.stores}
+    rig = Rig(gpus, placing, job["seed"])
+    try:
+        chosen, missing = _variants(rig, builds, nccl, effort)
+        checked = {v.name: _outcome(rig.verify(v.queue)) for v in chosen if v.delivers}
+        times = slowest(interleave(gate, chosen, rng, seconds=job["seconds"], rounds=(effort.rounds, MAX_ROUNDS)))
+        clocks = _clocks()
+        stamps = {store: (stamped(rig, build, None), stamped(rig, build, FLAGGED)) for store, build in builds.items()}
+    finally:
+        rig.close()
+    return {
+        **asdict(case),
+        "emulated": placing.emulated,
+        "ranks_measured": len(placing.devices),
+        "sms": sms,
+        "builds": {store: asdict(build) for store, build in builds.items()},
+        "tflop_of_one_rank": problem.flops / 1e12,
+        "remote_bytes_of_one_rank": problem.remote_bytes(0),
+        "rounds": times[ALONE].size,
+        "times_us": {name: spread(us) for name, us in times.items()},
+        "samples_us": {name: us.round(1).tolist() for name, us in times.items()},
+        "tiles": {store: tile_facts(alone, sent, sms) for store, (alone, sent) in stamps.items()},
+        "checked": checked,
+        "missing": missing,
+        "clocks": clocks,
+    }
+
+
+def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, effort: Effort) -> tuple[list[Any], dict[str, str]]:
+    """Return what is timed against each other, and the reasons for what is not."""
+    from xstage_bench.fused import variants
+    from xstage_bench.fused.library import cudnn
+
+    plain = builds[STORES[0]]
+    chosen: list[Any] = [
+        *(replace(variants.alone(rig, build), name=alone_of(store)) for store, build in builds.items()),
+        replace(variants.alone(rig, plain), name=AGAIN),
+        *(variants.fused(rig, build, order) for build in builds.values() for order in effort.orders),
+        *(variants.fused(rig, build, FLAGGED, flags) for build in builds.values() for flags in effort.flags),
+        variants.then_push(rig, plain),
+        *(variants.beside_copying_sms(rig, plain, n) for n in effort.copying_sms),
+    ]
+    if effort.copy_engine:
+        chosen.append(variants.then_copy_engine(rig, plain))
+    missing: dict[str, str] = {}
+    try:
+        chosen.append(cudnn(rig))
+    except WaivedError as error:
+        missing["cudnn"] = error.message
+    if nccl is None:
+        missing["nccl"] = "NCCL is not there"
+    else:
+        chosen.append(variants.then_nccl(rig, plain, nccl))
+        rig.verify(chosen[-1].queue)  # NCCL connects on first use: neither a capture nor a gate that is still shut stands that
+        if effort.graph:
+            chosen.append(variants.as_graph(rig, chosen[-1]))
+    return chosen, missing
+
+
+def _outcome(found: dict[str, Any]) -> dict[str, Any]:
+    ranks = found["ranks"]
+    return {
+        "ok": all(v.ok for v in ranks) and not found["unwritten"] and not found["stray"] and not found["late"],
+        "relative_error": max(v.relative_error for v in ranks),
+        "rows_checked": ranks[0].rows,
+        "rows": ranks[0].of_rows,
+        "unwritten": found["unwritten"],
+        "stray": found["stray"],
+    }
+
+
+def _clocks() -> list[dict[str, Any]] | None:
+    """SM clocks and the reasons for them, right after the last round."""
+    keys = ("index", "sm_clock_mhz", "clock_event_reasons", "power_w", "temperature_c")
+    return [{k: gpu.get(k) for k in keys} for gpu in snapshot()["gpus"]] or None

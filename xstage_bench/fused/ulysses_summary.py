@@ -1,0 +1,100 @@
+"""The few numbers of each case that scripts read: ``summary.json`` of docs/ulysses.md, and the paper's figures of merit with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from xstage_bench.fused.attention import alone_of
+from xstage_bench.fused.measure import spread
+from xstage_bench.fused.tile_facts import TILES_SHOWN
+from xstage_bench.fused.ulysses import FLAGGED
+
+SERIAL_NCCL = ("nccl", "nccl graph")
+#: How a row's flags are published where `fused_visible_us` is taken from.
+VISIBLE = "shard"
+
+
+def summarise(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``{"rows": [...]}`` of a document of `ulysses.run`; the keys that DESIGN.md fixes, and some more."""
+    return {"rows": [_row(row) for row in document["rows"]]}
+
+
+def chosen_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the way to store and the order that the forecast of a row names first; without one, the last way and the flagged order."""
+    best = next(iter(row.get("forecast") or ()), None)
+    return (best["store"], best["order"]) if best else (list(row["builds"])[-1], FLAGGED)
+
+
+def best_of(row: Mapping[str, Any]) -> tuple[str, float]:
+    """Return the name and time of the fastest fused variant that an exhaustive search finds."""
+    searched = {name: us for name, us in _times(row).items() if name.startswith("fused ") and len(name.split()) == 3}
+    name = min(searched, key=lambda n: searched[n])
+    return name, searched[name]
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    times = _times(row)
+    store, order = chosen_of(row)
+    name = f"fused {store} {order}"
+    serial = {key: n for key, n in (("serial_push", "push"), ("serial_copy_engine", "copy engine")) if n in times}
+    nccl = min((n for n in SERIAL_NCCL if n in times), key=lambda n: times[n], default=None)
+    if nccl is not None:
+        serial["serial_nccl"] = nccl
+    predicted = next((f for f in row.get("forecast") or () if (f["store"], f["order"]) == (store, order)), None)
+    best_name, best_us = best_of(row)
+    alone = min((n for s in row["builds"] if (n := alone_of(s))), key=lambda n: times[n])
+    return {
+        "shape": row["shape"],
+        "heads": row["heads"],
+        "head_dim": row["head_dim"],
+        "seq": row["seq"],
+        "sp": row["sp"],
+        "emulated": row["emulated"],
+        "alone_us": times[alone],
+        "cudnn_us": times.get("cudnn"),
+        "serial_nccl_us": times.get(nccl) if nccl else None,
+        "serial_push_us": times.get("push"),
+        "fused_us": times[name],
+        "fused_visible_us": times.get(f"fused {store} {FLAGGED} {VISIBLE}"),
+        "predicted_fused_us": predicted["fused_us"] if predicted else None,
+        "predicted_serial_us": row.get("predicted_serial_us"),
+        "fused": name,
+        "alone": alone,
+        "fused_over_alone": _paired(row, lambda t: t[name] / t[alone]),
+        "best_found": best_name,
+        "best_found_us": best_us,
+        "predicted_residual_us": predicted["residual_us"] if predicted else None,
+        "measured_residual_us": _paired(row, lambda t: t[name] - t[alone_of(store)]),
+        "tflop_per_s": {n: row["tflop_of_one_rank"] / us * 1e6 for n, us in times.items() if n in (alone, "cudnn")},
+        "serial_copying_sms_us": min((us for n, us in times.items() if n.endswith("copying SMs")), default=None),
+        "serial_copy_engine_us": times.get("copy engine"),
+        "speed_up": {key: _paired(row, lambda t, n=n: t[n] / t[name]) for key, n in serial.items()},
+        "hidden_share": {key: _paired(row, lambda t, n=n: (t[n] - t[name]) / (t[n] - t[alone])) for key, n in serial.items()},
+        "stall_us": {store: _stall(row, store) for store in row["builds"]},
+        "rounds": row["rounds"],
+    }
+
+
+def _stall(row: Mapping[str, Any], store: str) -> dict[str, float | None]:
+    """Return the longest that one SM is held up in its stores, predicted and by its stamps: what its stores took beyond local ones."""
+    facts = row["tiles"][store]
+    tiles = (
+        len(facts["compute"]["wave_us"])
+        if len(facts["time_line"]["fused"]["tiles"]) >= TILES_SHOWN
+        else len(facts["time_line"]["fused"]["tiles"])
+    )
+    local_ns = tiles * facts["store_ns"]["alone"][facts["quantiles"].index(50)]
+    predicted = next((f["issue_stall_us"] for f in row.get("forecast") or () if (f["store"], f["order"]) == (store, FLAGGED)), None)
+    return {"predicted": predicted, "measured": (facts["most_stored_ns_of_one_sm"] - local_ns) / 1e3}
+
+
+def _times(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: found["value"] for name, found in row["times_us"].items()}
+
+
+def _paired(row: Mapping[str, Any], what: Any) -> dict[str, Any]:
+    """Evaluate within each round, so that a clock that falls over the run moves both sides, and return the spread over rounds."""
+    return spread(np.asarray(what({name: np.array(us) for name, us in row["samples_us"].items()}), dtype=np.float64))

@@ -1,0 +1,144 @@
+"""What the event loop works on: tuples of arrays, or of lists, that both Python and numba can take."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+#: What a timed event is.
+STORE, STORED, LOOK, POLL = 0, 1, 2, 3
+#: Places in `State.link`.
+NOW, LEVEL, OUTSTANDING, INFLOW, FULL, STEPS = range(6)
+RELAXED, GPU, SYS = 0, 1, 2
+FAR = 1e300
+
+
+class Work(NamedTuple):
+    """What is executed, in cycles and bytes; T tasks, K SMs, U units, E events.
+
+    Parameters
+    ----------
+    first : (K + 1,)
+        Tasks of SM p are ``first[p]:first[p + 1]``.
+    owner, unit : (T,), (K,)
+        SM of each task, unit of each SM.
+    compute, free, load : (T,)
+        Until the stores begin; issue time of the stores without backpressure, negative for none; bytes to the destination.
+    waits, signals : (T,)
+        Events, or -1.
+    needed : (E,)
+        How many tasks signal each event.
+    capacity, log_weight : (U,)
+        What one SM of the unit may have outstanding; logarithm of the unit's weight at the link.
+    lag : int
+        A task begins when the task `lag` before it has ended: 1 (single) or 2 (ping_pong).
+    publish : int
+        RELAXED, GPU or SYS.
+    link, sm_rate, buffer, credit, evens_out, blur : float
+        As `fluid.Rows`.
+    turn, again, signal, wait, trip : float
+        From one task's end of compute to the next one's start; from the end of a role's task to the start of its next; cost of a signal
+        with nothing outstanding; from an event to the start of a task that waits for it, and the part of it that a look takes.
+    fetch : int
+        1 where a role has to fetch its next task through the SM's memory pipeline.
+    """
+
+    first: Any
+    owner: Any
+    unit: Any
+    compute: Any
+    free: Any
+    load: Any
+    waits: Any
+    signals: Any
+    needed: Any
+    capacity: Any
+    log_weight: Any
+    lag: int
+    publish: int
+    link: float
+    sm_rate: float
+    buffer: float
+    credit: float
+    evens_out: float
+    blur: float
+    turn: float
+    again: float
+    signal: float
+    wait: float
+    trip: float
+    fetch: int
+
+
+class State(NamedTuple):
+    """Where everything is. Two slots for each SM: of its even and its odd tasks.
+
+    Parameters
+    ----------
+    start, computed, stored, ended, left, drained : (T,)
+        Written: times in cycles, NaN where there is no such part; bytes of all SMs outstanding when the task's stores have been issued, and
+        when its own will have left the link at the rates of that time.
+    ready : (T,)
+        When the task's role has it and has seen its event; NaN while that is not known.
+    next : (K,)
+        The task that begins next.
+    out, mark, target : (K,)
+        Bytes outstanding, the course of the unit up to which that holds, and the course at which something happens to the SM.
+    exit : (K,)
+        When the last byte that the SM has drained leaves the buffer before the link.
+    pending, due : (2 K,)
+        Bytes of a burst that wait for room, and bytes that must drain before a release returns; negative for none.
+    fetching, polling : (2 K,)
+        Bytes that must drain before the role has its next task, and before its look at the event gets there; negative for none.
+    looker : (2 K,)
+        The task of `fetching` or `polling`.
+    slot : (2 K,)
+        The task of `pending` or `due`.
+    cleared : (2 K,)
+        Before when the release of the slot cannot return, whatever its own SM has outstanding.
+    course, rate, soonest, weight, grown : (U,)
+        Course, its rate, the least target of the unit's SMs, weight, bytes per SM since the unit was last idle.
+    active, held : (U,)
+        SMs with bytes outstanding, and those of them with a burst that waits for room.
+    missing, happened, first_blocked : (E,)
+        Signals to come, time of the last one so far, and a task that waits for the event, or -1.
+    blocked : (T,)
+        The next task that waits for the same event, or -1.
+    members : (K,), begin_of : (U + 1,)
+        SMs sorted by unit.
+    link : (6,)
+        See NOW and the following.
+    """
+
+    start: Any
+    computed: Any
+    stored: Any
+    ended: Any
+    left: Any
+    drained: Any
+    ready: Any
+    next: Any
+    out: Any
+    mark: Any
+    target: Any
+    exit: Any
+    pending: Any
+    due: Any
+    fetching: Any
+    polling: Any
+    looker: Any
+    slot: Any
+    cleared: Any
+    course: Any
+    rate: Any
+    soonest: Any
+    weight: Any
+    grown: Any
+    active: Any
+    held: Any
+    missing: Any
+    happened: Any
+    first_blocked: Any
+    blocked: Any
+    members: Any
+    begin_of: Any
+    link: Any

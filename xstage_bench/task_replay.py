@@ -1,0 +1,96 @@
+"""A replay as the command line asks for it: schedule files in, a folder with ``replay.json`` and ``summary.json`` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from xstage_bench.burst_tasks import tasks_of_bursts
+from xstage_bench.device import Compute
+from xstage_bench.device.backend import BackendChoice
+from xstage_bench.errors import UsageError
+from xstage_bench.model.document import Model
+from xstage_bench.record.json_file import write_json
+from xstage_bench.replay_document import DOCUMENT, Predict, with_predictions, write_summary
+from xstage_bench.schedule_file import load_schedules
+from xstage_bench.task_file import is_task_file, load_tasks
+from xstage_bench.task_run import measure_tasks
+from xstage_bench.task_schedule import TaskSchedule
+
+
+def load_any(paths: Sequence[Path]) -> list[TaskSchedule]:
+    """Read files of task schedules, or of bursts, each of which becomes a task whose work fills the gap before it.
+
+    Raises
+    ------
+    UsageError, DataError
+        As `load_tasks`, `load_schedules` and `tasks_of_bursts`.
+    """
+    found: list[TaskSchedule] = []
+    for path in paths:
+        if is_task_file(path):
+            found += load_tasks(path)
+        else:
+            bursts = load_schedules(path)
+            found += [tasks_of_bursts(s, path.stem if len(bursts) == 1 else f"{path.stem}[{i}]") for i, s in enumerate(bursts)]
+    return found
+
+
+def record_replay(
+    choice: BackendChoice,
+    schedules: Sequence[TaskSchedule],
+    folder: Path,
+    argv: Sequence[str],
+    *,
+    compute: Compute,
+    repetitions: int,
+    processes: int,
+    seed: int,
+    model: Model | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Execute schedules and write the folder; parameters as `task_run.measure_tasks`.
+
+    Parameters
+    ----------
+    model : Model, optional
+        Its predictions stand beside what was measured.
+
+    Returns
+    -------
+    dict
+        What ``replay.json`` holds.
+
+    Raises
+    ------
+    UsageError
+        The folder exists already: what was measured is never overwritten.
+    """
+    if folder.exists():
+        raise UsageError(f"{folder} exists, and a run is never overwritten", "name another folder with --out")
+    options: dict[str, Any] = {"compute": compute, "repetitions": repetitions, "processes": processes, "seed": seed, "say": say}
+    document = measure_tasks(choice, schedules, instrument=not choice.simulated, **options)  # a simulator's costs are its own inputs
+    document = msgspec.to_builtins({"argv": list(argv), **document})
+    if model is not None:
+        document = with_predictions(document, schedules, predictor(model, document))
+    folder.mkdir(parents=True)
+    write_json(folder / DOCUMENT, document)
+    write_summary(folder)
+    return document
+
+
+def predictor(model: Model, document: dict[str, Any]) -> Predict:
+    """Return what predicts the schedules of a replay: the model, with the costs of the instrument that the replay measured, if any."""
+    from xstage_bench.model.tasks.costs import costs_of_replay
+    from xstage_bench.model.tasks.predict import predict_tasks_all
+
+    costs = costs_of_replay(document) if document["instrument"] else None
+
+    def predict(schedule: TaskSchedule, sm_clock_mhz: float) -> tuple[float, float]:
+        (found,) = predict_tasks_all(model, [schedule], sm_clock_mhz=sm_clock_mhz, costs=costs)
+        return found.total_ns, found.without_stores_ns
+
+    return predict
