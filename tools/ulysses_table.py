@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from xstage_bench.fused.ulysses_summary import summarise
+from xstage_bench.fused.ulysses.summary import summarise
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "results" / "h200-x2" / "ulysses" / "ulysses.json"

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.fused.attention import STAMP, Build
-from xstage_bench.fused.forecast import FORMS, TileTimes, add_forecasts, tasks_of
-from xstage_bench.fused.measure import spread
-from xstage_bench.fused.problem import Problem
-from xstage_bench.fused.tile_facts import tile_facts
-from xstage_bench.fused.tile_order import ORDERS
-from xstage_bench.fused.ulysses_summary import best_of, chosen_of, summarise
+from xstage_bench.fused.spread import spread
+from xstage_bench.fused.ulysses.attention import STAMP, Build
+from xstage_bench.fused.ulysses.forecast import FORMS, TileTimes, add_forecasts, tasks_of
+from xstage_bench.fused.ulysses.problem import Problem
+from xstage_bench.fused.ulysses.summary import best_of, chosen_of, summarise
+from xstage_bench.fused.ulysses.tile_facts import tile_facts
+from xstage_bench.fused.ulysses.tile_order import ORDERS
 from xstage_bench.pipeline import find_model
 
 ROOT = Path(__file__).parent.parent.parent

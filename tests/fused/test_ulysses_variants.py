@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from xstage_bench.fused import rig as rig_module
-from xstage_bench.fused import variants
-from xstage_bench.fused.attention import FLAGS, STORES, Build
-from xstage_bench.fused.forecast import TileTimes
-from xstage_bench.fused.problem import Placing, Problem
-from xstage_bench.fused.rig import Rig
-from xstage_bench.fused.tile_order import ORDERS
+from xstage_bench.fused.ulysses import rig as rig_module
+from xstage_bench.fused.ulysses import variants
+from xstage_bench.fused.ulysses.attention import FLAGS, STORES, Build
+from xstage_bench.fused.ulysses.forecast import TileTimes
+from xstage_bench.fused.ulysses.problem import Placing, Problem
+from xstage_bench.fused.ulysses.rig import Rig
+from xstage_bench.fused.ulysses.tile_order import ORDERS
 
 
 def load_fakes() -> Any:

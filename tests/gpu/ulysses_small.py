@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 
-from xstage_bench.fused import variants
-from xstage_bench.fused.attention import FLAGS, STORES, best_build
-from xstage_bench.fused.gpu import Gpu
-from xstage_bench.fused.problem import Placing, Problem
-from xstage_bench.fused.rig import Rig
-from xstage_bench.fused.tile_order import ORDERS
+from xstage_bench.fused.ulysses import variants
+from xstage_bench.fused.ulysses.attention import FLAGS, STORES, best_build
+from xstage_bench.fused.ulysses.gpu import Gpu
+from xstage_bench.fused.ulysses.problem import Placing, Problem
+from xstage_bench.fused.ulysses.rig import Rig
+from xstage_bench.fused.ulysses.tile_order import ORDERS
 
 
 def outcomes(gpus: dict[int, Gpu], problem: Problem, *, everything: bool = True) -> dict[str, dict[str, object]]:

@@ -41,7 +41,7 @@ def command(
     Every way that delivers rows is checked against float32 first. With --model each case gets predictions, of which the best names the
     way to store and the tile order that count. docs/ulysses.md says what the numbers mean.
     """
-    from xstage_bench.fused.ulysses_summary import summarise
+    from xstage_bench.fused.ulysses.summary import summarise
     from xstage_bench.record.json_file import encode_json, write_compact
 
     out.no_json_beside(path, "the document")
@@ -50,7 +50,7 @@ def command(
         raise UsageError("--recorded has its cases already", "leave out --shape, --sp and --seq")
     document = _recorded(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, path)
     if model is not None:
-        from xstage_bench.fused.forecast import add_forecasts
+        from xstage_bench.fused.ulysses.forecast import add_forecasts
         from xstage_bench.pipeline import find_model
 
         add_forecasts(document, find_model(model))
@@ -70,7 +70,7 @@ def _measured(
     out: Output, shapes: tuple[str, ...], degrees: tuple[int, ...], seqs: tuple[int, ...], budget: float, seed: int, path: Path
 ) -> dict[str, Any]:
     from xstage_bench.device.backend import resolve_backend
-    from xstage_bench.fused.ulysses import cases_of, run
+    from xstage_bench.fused.ulysses.run import cases_of, run
     from xstage_bench.record.json_file import write_compact
 
     cases, left_out = cases_of(shapes, degrees or (2,), seqs)
@@ -88,7 +88,7 @@ def _measured(
 
 def _recorded(path: Path) -> dict[str, Any]:
     from xstage_bench.errors import DataError
-    from xstage_bench.fused.ulysses import SCHEMA_VERSION
+    from xstage_bench.fused.ulysses.run import SCHEMA_VERSION
     from xstage_bench.record.json_file import read_json
 
     document = read_json(path, dict[str, Any], newest=SCHEMA_VERSION)

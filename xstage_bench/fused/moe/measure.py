@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.measure import spread
+from xstage_bench.fused.spread import spread
 from xstage_bench.workloads.moe import default_experts_per_wave
 from xstage_bench.workloads.shapes import TILE
 

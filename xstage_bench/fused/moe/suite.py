@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xstage_bench.errors import DeviceLostError, WaivedError, XStageError
-from xstage_bench.fused.measure import spread
+from xstage_bench.fused.spread import spread
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from xstage_bench.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.errors import UsageError, WaivedError, XStageError
-from xstage_bench.fused.attention import ALONE, FLAGS, STORES, Flags, Store, alone_of, best_build
-from xstage_bench.fused.problem import Placing, Problem
 from xstage_bench.fused.session import results
-from xstage_bench.fused.shapes import heads_named, known_heads
-from xstage_bench.fused.tile_facts import tile_facts
-from xstage_bench.fused.tile_order import ORDERS
+from xstage_bench.fused.ulysses.attention import ALONE, FLAGS, STORES, Flags, Store, alone_of, best_build
+from xstage_bench.fused.ulysses.problem import Placing, Problem
+from xstage_bench.fused.ulysses.shapes import heads_named, known_heads
+from xstage_bench.fused.ulysses.tile_facts import tile_facts
+from xstage_bench.fused.ulysses.tile_order import ORDERS
 
 SCHEMA_VERSION = 1
 AGAIN = f"{ALONE} again"
@@ -161,9 +161,9 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
     from cupy.cuda import runtime
 
     from xstage_bench.device.cuda.compile import sources_hash
-    from xstage_bench.fused.gpu import Gpu
-    from xstage_bench.fused.measure import Gate
     from xstage_bench.fused.nccl import Nccl
+    from xstage_bench.fused.ulysses.gpu import Gpu
+    from xstage_bench.fused.ulysses.measure import Gate
 
     count = runtime.getDeviceCount()
     if count < 2:
@@ -205,9 +205,10 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
 def _measure_case(
     case: Case, placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, rng: Any, job: dict[str, Any]
 ) -> dict[str, Any]:
-    from xstage_bench.fused.measure import interleave, slowest, spread
-    from xstage_bench.fused.rig import Rig
-    from xstage_bench.fused.variants import stamped
+    from xstage_bench.fused.spread import spread
+    from xstage_bench.fused.ulysses.measure import interleave, slowest
+    from xstage_bench.fused.ulysses.rig import Rig
+    from xstage_bench.fused.ulysses.variants import stamped
 
     problem = placing.problem
     sms = min(gpu.sms for gpu in gpus.values())
@@ -242,8 +243,8 @@ def _measure_case(
 
 def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, effort: Effort) -> tuple[list[Any], dict[str, str]]:
     """Return what is timed against each other, and the reasons for what is not."""
-    from xstage_bench.fused import variants
-    from xstage_bench.fused.library import cudnn
+    from xstage_bench.fused.ulysses import variants
+    from xstage_bench.fused.ulysses.library import cudnn
 
     plain = builds[STORES[0]]
     chosen: list[Any] = [

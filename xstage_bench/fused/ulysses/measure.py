@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import XStageError
-from xstage_bench.fused.gpu import Gpu
-from xstage_bench.fused.variants import Variant
+from xstage_bench.fused.ulysses.gpu import Gpu
+from xstage_bench.fused.ulysses.variants import Variant
 
 
 class Gate:
@@ -81,22 +80,6 @@ def interleave(
         for i in rng.permutation(len(variants)):
             times[variants[i].name].append(gate.time_us(variants[i]))
     return {name: np.array(rows) for name, rows in times.items()}
-
-
-def spread(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the median with an order-statistic 95 % interval, and how many values there are.
-
-    The interval runs from the k-th smallest to the k-th largest value, k the largest for which a median lies outside with at most 5 %
-    (binomial); below 6 values there is none.
-    """
-    from scipy.stats import binom
-
-    ordered = np.sort(values)
-    n = ordered.size
-    k = max(int(binom.ppf(0.025, n, 0.5)), 1)  # P(fewer than k below the median) <= 2.5 %
-    inside = n >= 6
-    value, low, high = (float(f"{x:.6g}") for x in (np.median(ordered), ordered[k - 1], ordered[n - k]))
-    return {"value": value, "low": low if inside else None, "high": high if inside else None, "n": int(n)}
 
 
 def slowest(times: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:

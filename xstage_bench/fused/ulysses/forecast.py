@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.attention import Build, Store, alone_of
-from xstage_bench.fused.problem import BF16_BYTES, Problem
-from xstage_bench.fused.tile_order import ORDERS
+from xstage_bench.fused.ulysses.attention import Build, Store, alone_of
+from xstage_bench.fused.ulysses.problem import BF16_BYTES, Problem
+from xstage_bench.fused.ulysses.tile_order import ORDERS
 from xstage_bench.task_schedule import NONE, Form, TaskSchedule
 
 if TYPE_CHECKING:
