@@ -149,7 +149,7 @@ def test_a_question_is_a_clock_read_an_addition_and_a_comparison(header: str, ar
     assert 3 <= len(asked) <= 4, asked
     # Question, note, a store and settle, with the loop around them: no memory is touched but by the store, nothing is divided or converted.
     body = loop_of(sass_of(cubin, "pace"))
-    assert len(body) <= 32, body
+    assert len(body) <= 28, body
     assert sum("CLOCK" in line for line in body) == 3
     assert not [line for line in body if any(op in line for op in ("LDG", "LDL", "LDS", "STL", "STS", "MUFU", "CALL", "I2F", "F2I"))]
 
@@ -197,11 +197,11 @@ def test_the_kernel_that_asks_compiles(work: str, arch: str) -> None:
 
 
 def test_right_about_stalls_on_the_recorded_hold_out(model: Model) -> None:
-    """Real producers of 87 random schedules (0>1, process 0): balanced accuracy per producer and burst, with and without `settle`."""
+    """Real producers of 52 random schedules (0>1, process 0): balanced accuracy per producer and burst, with and without `settle`."""
     run = load_run(RUN)
     samples, producers = run.samples(), run.producers()
     schedules = schedules_of(samples[(samples["probe"] == "holdout") & (samples["source"] == 0)])
-    schedules = dict(list(schedules.items())[::3])
+    schedules = dict(list(schedules.items())[::5])
     mine = producers[(producers["source"] == 0) & (producers["process"] == 0) & producers["schedule"].isin(list(schedules))]
     free = {k: p.t0_cycles for k, p in zip(schedules, predict_all(model, list(schedules.values())), strict=True)}
     measured: list[np.ndarray] = []
@@ -218,7 +218,7 @@ def test_right_about_stalls_on_the_recorded_hold_out(model: Model) -> None:
             found = answers(stage, [b.bytes for b in s.bursts], start, start + issue, settle=settle, isolated=s.start == "isolated")
             out.append(found.ravel())
     truth = np.concatenate(measured)
-    assert truth.size > 40_000
+    assert truth.size > 20_000
     with_settle, without = (balanced_accuracy(truth, np.concatenate(said[x])) for x in (True, False))
     assert with_settle is not None
     assert without is not None

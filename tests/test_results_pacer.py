@@ -8,6 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from xstage_bench.model.document import load_model
+from xstage_bench.model.predict import predict
+from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.stamps.bursts import COMPUTE, parts_of
 from xstage_bench.stamps.layout import read_stamps
 from xstage_bench.stamps.record import read_traces
 from xstage_bench.stamps.tasks import tasks_of
@@ -67,6 +71,14 @@ def test_recorded_dumps_of_a_kernel_import() -> None:
     for trace in traces:
         rate = sum(b.bytes for b in schedule.bursts) * 132 / (trace.end_ns.max() - trace.start_ns.min())
         assert 350 < rate < 395
+    # The node model of other dies predicts the launch from the tiles' sizes and their compute when nothing holds it back.
+    parts = parts_of(read_stamps(paths[0]))
+    free = [int(min((p.end_clock - p.start_clock)[p.kind == COMPUTE][kind::3].min() for p in parts)) for kind in range(3)]
+    assert [round(cycles, -2) for cycles in free] == [3300, 6400, 9500]
+    bursts = tuple(Burst(32768, free[i % 3] if i else 0) for i in range(18))
+    found = predict(load_model(FOLDER.parent / "2026-11-29-profile" / "model.json"), Schedule(bursts, 132, 4, start="free"))
+    measured = np.median([t.end_ns[-1].mean() - t.start_ns[0].mean() for t in traces])
+    assert abs((found.total_ns - found.start_ns[0]) / measured - 1) < 0.05
     tasks, trace = tasks_of(read_stamps(paths[0]))
     assert tasks.task_count == 132 * 18
     assert np.isclose(trace.total_ns, np.nanmax(trace.store_end_ns))

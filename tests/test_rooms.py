@@ -148,7 +148,7 @@ def test_help_loads_nothing_heavy():
     assert not loaded & {*HEAVY, "pynvml", "cuda", "msgspec", "rich"}
 
 
-@pytest.mark.parametrize("verb", ["profile", "doctor", "fit", "report", "export", "predict", "advise"])
+@pytest.mark.parametrize("verb", ["profile", "doctor", "fit", "report", "export", "import", "predict", "advise"])
 def test_the_help_of_a_verb_loads_nothing_heavy(verb):
     assert not loaded_by(f"from xstage_bench.cli import run\nassert run(['{verb}', '--help']) == 0") & HEAVY
 

@@ -12,8 +12,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from xstage_bench.api import include_dir, load_model, load_schedules, load_stamps, load_tasks, predict, predict_all, stage
+    from xstage_bench.api import (
+        advise,
+        include_dir,
+        load_model,
+        load_schedules,
+        load_stamps,
+        load_tasks,
+        predict,
+        predict_all,
+        save_schedules,
+        save_tasks,
+        stage,
+    )
     from xstage_bench.errors import XStageError
+    from xstage_bench.model.advise.choose import TaskAdvice
+    from xstage_bench.model.advise.job import Job, JobAdvice
     from xstage_bench.model.document import Model
     from xstage_bench.model.pacer import Pacer
     from xstage_bench.model.predict import PredictedSchedule
@@ -26,16 +40,20 @@ if TYPE_CHECKING:
 #: Where each public name lives.
 _HOMES = {
     "Burst": "schedule",
+    "Job": "model.advise.job",
+    "JobAdvice": "model.advise.job",
     "Model": "model.document",
     "Pacer": "model.pacer",
     "PredictedSchedule": "model.predict",
     "Schedule": "schedule",
     "Stage": "model.stage",
+    "TaskAdvice": "model.advise.choose",
     "TaskPrediction": "model.tasks.predict",
     "TaskSchedule": "task_schedule",
     "TaskTrace": "task_schedule",
     "Trace": "trace",
     "XStageError": "errors",
+    "advise": "api",
     "include_dir": "api",
     "load_model": "api",
     "load_schedules": "api",
@@ -43,20 +61,26 @@ _HOMES = {
     "load_tasks": "api",
     "predict": "api",
     "predict_all": "api",
+    "save_schedules": "api",
+    "save_tasks": "api",
     "stage": "api",
 }
 __all__ = [
     "Burst",
+    "Job",
+    "JobAdvice",
     "Model",
     "Pacer",
     "PredictedSchedule",
     "Schedule",
     "Stage",
+    "TaskAdvice",
     "TaskPrediction",
     "TaskSchedule",
     "TaskTrace",
     "Trace",
     "XStageError",
+    "advise",
     "include_dir",
     "load_model",
     "load_schedules",
@@ -64,6 +88,8 @@ __all__ = [
     "load_tasks",
     "predict",
     "predict_all",
+    "save_schedules",
+    "save_tasks",
     "stage",
 ]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import overload
 
 from xstage_bench.assets import asset_dir
+from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
+from xstage_bench.model.advise.job import Job, JobAdvice, advise_job
 from xstage_bench.model.document import Model
 from xstage_bench.model.predict import PredictedSchedule
 from xstage_bench.model.stage import Stage, stage_at
@@ -87,6 +90,59 @@ def predict_all(
 ) -> list[PredictedSchedule]:
     """Predict many schedules, much faster than one by one; see `predict`."""
     return predict_schedules(model, schedules, pair=pair, sm_clock_mhz=sm_clock_mhz)
+
+
+@overload
+def advise(
+    model: Model, what: TaskSchedule, *, pair: str | None = None, sm_clock_mhz: float | None = None, splitting: bool = True
+) -> TaskAdvice: ...
+@overload
+def advise(model: Model, what: Job, *, pair: str | None = None, sm_clock_mhz: float | None = None, splitting: bool = True) -> JobAdvice: ...
+def advise(
+    model: Model, what: TaskSchedule | Job, *, pair: str | None = None, sm_clock_mhz: float | None = None, splitting: bool = True
+) -> TaskAdvice | JobAdvice:
+    """Choose an order, a spacing and a size of stores that cost less, by prediction.
+
+    Parameters
+    ----------
+    model : Model
+    what : TaskSchedule or Job
+        A kernel task by task, or in a few numbers.
+    pair : str, optional
+        Use the model of this pair; default: that of `what`.
+    sm_clock_mhz : float, optional
+        SM clock of the prediction; default: the model's.
+    splitting : bool
+        Whether storing tasks may be cut in two.
+
+    Returns
+    -------
+    TaskAdvice or JobAdvice
+        The present and the advised schedule, both predicted, and the gain; never one that is predicted slower.
+
+    Raises
+    ------
+    UsageError, DataError
+        As `predict` of tasks.
+    """
+    if isinstance(what, TaskSchedule):
+        return advise_tasks(model, what, pair=pair, sm_clock_mhz=sm_clock_mhz, splitting=splitting)
+    job = what if pair is None else replace(what, pair=pair)
+    return advise_job(model, job, sm_clock_mhz=sm_clock_mhz, splitting=splitting)
+
+
+def save_schedules(path: str | PathLike[str], schedules: Sequence[Schedule]) -> None:
+    """Write schedules as JSON, or as CSV where the name ends in ``.csv``; `load_schedules` reads the same back."""
+    from xstage_bench import schedule_file
+
+    schedule_file.save_schedules(Path(path), schedules)
+
+
+def save_tasks(path: str | PathLike[str], schedules: Sequence[TaskSchedule]) -> None:
+    """Write task schedules as JSON, or as CSV where the name ends in ``.csv``; `load_tasks` reads the same back."""
+    from xstage_bench import task_file
+
+    task_file.save_tasks(Path(path), schedules)
 
 
 def stage(model: Model, producers: int, warps: int, *, pair: str = "0>1", flavour: str = "st.v4", layout: str = "contiguous") -> Stage:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.links import FIELD_TRAFFIC_BYTES, read_links
-from xstage_bench.nvml import NvmlGpu, NvmlUnavailable, ask, ask_field, list_gpus, open_nvml, put
+from xstage_bench.nvml import NvmlGpu, NvmlUnavailable, ask, ask_field, list_gpus, open_nvml, put, text, whole
 from xstage_bench.topology import fabric_state
 from xstage_bench.visible import cuda_enumeration, visible_gpus
 
@@ -140,8 +140,8 @@ def _step(before: int | None, after: int | None) -> int | None:
 
 def _driver(nvml: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {}
-    put(facts, "driver", ask(nvml, "nvmlSystemGetDriverVersion"), str)
-    put(facts, "nvml", ask(nvml, "nvmlSystemGetNVMLVersion"), str)
+    put(facts, "driver", ask(nvml, "nvmlSystemGetDriverVersion", convert=text))
+    put(facts, "nvml", ask(nvml, "nvmlSystemGetNVMLVersion", convert=text))
     put(facts, "cuda", ask(nvml, "nvmlSystemGetCudaDriverVersion_v2"), lambda v: f"{v // 1000}.{v % 1000 // 10}")
     put(facts, "confidential_computing", ask(nvml, "nvmlSystemGetConfComputeState"), lambda state: state.ccFeature == 1)
     return facts
@@ -158,18 +158,18 @@ def _gpu(nvml: Any, gpu: NvmlGpu, index: int | None) -> dict[str, Any]:
     if gpu.handle is None:
         return {**facts, "unavailable": {"gpu": gpu.reason}}
     handle = gpu.handle
-    put(facts, "sm_clock_mhz", ask(nvml, "nvmlDeviceGetClockInfo", handle, _SM_CLOCK))
-    put(facts, "sm_clock_max_mhz", ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK))
-    put(facts, "memory_clock_mhz", ask(nvml, "nvmlDeviceGetClockInfo", handle, _MEMORY_CLOCK))
+    put(facts, "sm_clock_mhz", ask(nvml, "nvmlDeviceGetClockInfo", handle, _SM_CLOCK, convert=whole))
+    put(facts, "sm_clock_max_mhz", ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK, convert=whole))
+    put(facts, "memory_clock_mhz", ask(nvml, "nvmlDeviceGetClockInfo", handle, _MEMORY_CLOCK, convert=whole))
     put(facts, "clock_event_reasons", _clock_events(nvml, handle), decode_clock_events)
     put(facts, "power_w", ask(nvml, "nvmlDeviceGetPowerUsage", handle), _watts)
     put(facts, "power_limit_w", ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle), _watts)
-    put(facts, "temperature_c", ask(nvml, "nvmlDeviceGetTemperature", handle, _TEMPERATURE_GPU))
+    put(facts, "temperature_c", ask(nvml, "nvmlDeviceGetTemperature", handle, _TEMPERATURE_GPU, convert=whole))
     put(facts, "memory_used_bytes", ask(nvml, "nvmlDeviceGetMemoryInfo", handle), lambda memory: int(memory.used))
     put(facts, "mig", ask(nvml, "nvmlDeviceGetMigMode", handle), lambda mode: mode[0] == 1)
     put(facts, "fabric", fabric_state(nvml, handle), lambda state: FABRIC_STATES.get(state, f"unknown ({state})"))
     put(facts, "ecc", ask(nvml, "nvmlDeviceGetEccMode", handle), lambda mode: mode[0] == 1)
-    put(facts, "ecc_uncorrected", ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE))
+    put(facts, "ecc_uncorrected", ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE, convert=whole))
     put(facts, "other_processes", ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle), _others)
     for way, field in FIELD_TRAFFIC_BYTES.items():
         put(facts, f"nvlink_bytes_{way}", ask_field(nvml, handle, field, _ALL_LINKS))
@@ -182,8 +182,8 @@ _ALL_LINKS = 0xFFFFFFFF
 
 
 def _clock_events(nvml: Any, handle: Any) -> tuple[Any, str | None]:
-    answer = ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
-    return answer if answer[1] is None else ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    answer = ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle, convert=whole)
+    return answer if answer[1] is None else ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle, convert=whole)
 
 
 def decode_clock_events(mask: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xstage_bench.nvml import ask, ask_field, pci_address, put
+from xstage_bench.nvml import ask, ask_field, pci_address, put, whole
 
 #: NVML's constants, by the names and numbers of nvml.h; the fake node of the tests is asked with the same numbers.
 MAX_LINKS = 18
@@ -29,12 +29,12 @@ def read_links(nvml: Any, handle: Any) -> list[dict[str, Any]]:
     """
     links = []
     for link in range(MAX_LINKS):
-        state, reason = ask(nvml, "nvmlDeviceGetNvLinkState", handle, link)
+        state, reason = ask(nvml, "nvmlDeviceGetNvLinkState", handle, link, convert=whole)
         if reason is not None:
             continue  # NVML answers "not supported" for the links that a card does not have
         facts: dict[str, Any] = {"link": link, "active": bool(state)}
         if state:
-            put(facts, "version", ask(nvml, "nvmlDeviceGetNvLinkVersion", handle, link))
+            put(facts, "version", ask(nvml, "nvmlDeviceGetNvLinkVersion", handle, link, convert=whole))
             put(facts, "remote_type", ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link), _remote_type)
             put(facts, "remote_pci_address", ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link), _remote_address)
             put(facts, "gb_per_s", ask_field(nvml, handle, FIELD_SPEED_MB_PER_S, link), _gb_per_s)
@@ -61,7 +61,7 @@ def _errors(nvml: Any, handle: Any, link: int) -> dict[str, Any]:
     for name, field in FIELD_ERRORS.items():
         answer = ask_field(nvml, handle, field, link)
         if answer[1] is not None:
-            answer = ask(nvml, "nvmlDeviceGetNvLinkErrorCounter", handle, link, ERROR_COUNTERS[name])
+            answer = ask(nvml, "nvmlDeviceGetNvLinkErrorCounter", handle, link, ERROR_COUNTERS[name], convert=whole)
         put(errors, name, answer)
     return errors
 

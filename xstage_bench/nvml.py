@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 #: What NVML raises besides its own class: a function that the installed nvidia-ml-py or driver does not know, or a malformed answer.
-_ANSWERS_LACKING = (AttributeError, UnicodeDecodeError, ValueError, TypeError, OSError)
+_ANSWERS_LACKING = (AttributeError, UnicodeDecodeError, ValueError, TypeError, LookupError, OverflowError, OSError)
+_MOST_GPUS = 1024
 
 
 class NvmlUnavailable(Exception):  # noqa: N818 - a state of the machine, which callers turn into a reason
@@ -68,8 +69,16 @@ def open_nvml(nvml: Any | None = None) -> Iterator[Any]:
             nvml.nvmlShutdown()
 
 
-def ask(nvml: Any, function: str, *arguments: Any) -> tuple[Any, str | None]:
+def ask(nvml: Any, function: str, *arguments: Any, convert: Callable[[Any], Any] | None = None) -> tuple[Any, str | None]:
     """Call one NVML function by name.
+
+    Parameters
+    ----------
+    nvml : module-like
+    function : str
+    *arguments
+    convert : callable, optional
+        Applied to the answer; what it cannot take is no answer.
 
     Returns
     -------
@@ -78,11 +87,26 @@ def ask(nvml: Any, function: str, *arguments: Any) -> tuple[Any, str | None]:
     """
     try:
         value = getattr(nvml, function)(*arguments)
+        value = value.decode(errors="replace") if isinstance(value, bytes) else value
+        return (value if convert is None else convert(value)), None
     except nvml.NVMLError as error:
         return None, str(error)
     except _ANSWERS_LACKING as error:
         return None, f"{function}: {type(error).__name__}"
-    return (value.decode(errors="replace") if isinstance(value, bytes) else value), None
+
+
+def whole(value: Any) -> int:
+    """Return a count or number of NVML's as it is; TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def text(value: Any) -> str:
+    """Return a name of NVML's as it is; TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def put(into: dict[str, Any], key: str, answer: tuple[Any, str | None], convert: Callable[[Any], Any] | None = None) -> None:
@@ -100,19 +124,23 @@ def put(into: dict[str, Any], key: str, answer: tuple[Any, str | None], convert:
 
 def ask_field(nvml: Any, handle: Any, field: int, scope: int = 0) -> tuple[int | float | None, str | None]:
     """Ask for one field value (NVML's numbered counters); `scope` is the link number for the NVLink fields."""
-    values, reason = ask(nvml, "nvmlDeviceGetFieldValues", handle, [(field, scope)])
-    if reason is not None:
-        return None, reason
-    answer = values[0]
-    if answer.nvmlReturn != 0:
-        return None, str(nvml.NVMLError(answer.nvmlReturn))
-    member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}.get(answer.valueType)
-    return (None, f"unknown value type {answer.valueType}") if member is None else (getattr(answer.value, member), None)
+
+    def number(values: Any) -> int | float:
+        answer = values[0]
+        if answer.nvmlReturn != 0:
+            raise nvml.NVMLError(answer.nvmlReturn)
+        member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}[answer.valueType]
+        value = getattr(answer.value, member)
+        return float(value) if member == "dVal" else whole(value)
+
+    return ask(nvml, "nvmlDeviceGetFieldValues", handle, [(field, scope)], convert=number)
 
 
 def list_gpus(nvml: Any) -> list[NvmlGpu]:
     """All GPUs that NVML knows, in NVML's order (by PCI address), lost ones included."""
-    count, reason = ask(nvml, "nvmlDeviceGetCount")
+    count, reason = ask(nvml, "nvmlDeviceGetCount", convert=whole)
+    if reason is None and not 0 <= count <= _MOST_GPUS:
+        reason = f"{count} is no number of GPUs"
     if reason is not None:
         raise NvmlUnavailable(f"NVML does not count the GPUs: {reason}")
     gpus = []
@@ -121,10 +149,10 @@ def list_gpus(nvml: Any) -> list[NvmlGpu]:
         if reason is not None:
             gpus.append(NvmlGpu(index, None, None, None, None, reason))
             continue
-        uuid, lost = ask(nvml, "nvmlDeviceGetUUID", handle)
-        pci, _ = ask(nvml, "nvmlDeviceGetPciInfo", handle)
-        name, _ = ask(nvml, "nvmlDeviceGetName", handle)
-        gpus.append(NvmlGpu(index, handle, uuid, None if pci is None else pci_address(pci.busId), name, lost))
+        uuid, lost = ask(nvml, "nvmlDeviceGetUUID", handle, convert=text)
+        pci, _ = ask(nvml, "nvmlDeviceGetPciInfo", handle, convert=lambda info: pci_address(info.busId))
+        name, _ = ask(nvml, "nvmlDeviceGetName", handle, convert=text)
+        gpus.append(NvmlGpu(index, handle, uuid, pci, name, lost))
     return gpus
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from xstage_bench.device import Node
 from xstage_bench.links import active_links, line_rate_gb_per_s, read_links
-from xstage_bench.nvml import NvmlGpu, NvmlUnavailable, ask, list_gpus, open_nvml, pci_bus_gpus
+from xstage_bench.nvml import NvmlGpu, NvmlUnavailable, ask, list_gpus, open_nvml, pci_bus_gpus, whole
 from xstage_bench.visible import cuda_enumeration, visible_gpus
 
 _P2P_WRITE = 1
@@ -205,7 +205,7 @@ def _connect(
     nvml: Any, gpus: tuple[NvmlGpu, ...], described: tuple[TopologyGpu, ...], links: list[list[dict[str, Any]]], a: int, b: int
 ) -> Connection:
     count = _shared_links(links[a], links[b], gpus[b].pci_address)
-    status, _ = ask(nvml, "nvmlDeviceGetP2PStatus", gpus[a].handle, gpus[b].handle, _P2P_WRITE)
+    status, _ = ask(nvml, "nvmlDeviceGetP2PStatus", gpus[a].handle, gpus[b].handle, _P2P_WRITE, convert=whole)
     for end in (described[a], described[b]):
         if end.refusal is not None:
             return Connection(a, b, f"NV{count}" if count else "none", count, False, f"GPU {end.index}: {end.refusal}")
@@ -233,8 +233,8 @@ def _shared_links(a: list[dict[str, Any]], b: list[dict[str, Any]], address_b: s
 
 
 def _refusal(nvml: Any, handle: Any) -> str | None:
-    mig, _ = ask(nvml, "nvmlDeviceGetMigMode", handle)
-    if mig is not None and mig[0] == 1:
+    mig, _ = ask(nvml, "nvmlDeviceGetMigMode", handle, convert=lambda modes: whole(modes[0]))
+    if mig == 1:
         return "MIG is on, and MIG slices have no peer access (switch it off: nvidia-smi -mig 0)"
     state, _ = fabric_state(nvml, handle)
     if state in _FABRIC_NOT_READY:
@@ -243,8 +243,8 @@ def _refusal(nvml: Any, handle: Any) -> str | None:
 
 
 def _confidential(nvml: Any) -> str | None:
-    state, _ = ask(nvml, "nvmlSystemGetConfComputeState")
-    on = state is not None and state.ccFeature == 1
+    feature, _ = ask(nvml, "nvmlSystemGetConfComputeState", convert=lambda state: whole(state.ccFeature))
+    on = feature == 1
     return "confidential-computing mode is on, and peer stores are then refused or encrypted (switch it off on the host)" if on else None
 
 

@@ -145,6 +145,18 @@ def test_which_table_is_meant(tmp_path: Path) -> None:
         export_model(exported_model(file), "xml")
 
 
+def test_a_stage_of_ones_own_is_added(exported: ExportedModel) -> None:
+    own = exported_model(RUN, (100, 3))
+    assert len(own.stages) == len(exported.stages) + 4
+    added = [s for s in own.stages if s not in exported.stages]
+    assert {(s.producers, s.warps) for s in added} == {(100, 3)}
+    assert [s.pair for s in added] == ["0>0", "0>1", "1>0", "1>1"]
+    assert all("interpolated; the interval is that of" in (s.t0_cycles.reason or "") for s in added)
+    assert [s.pair for s in own.stages] == sorted(s.pair for s in own.stages)
+    assert export_model(own, "cuh").count("{100, 3, 512") == 4
+    assert exported_model(RUN, (132, 4)).stages == exported.stages
+
+
 def test_a_model_in_which_nothing_was_identified_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path / "model.json", replace(load_model(RUN / "model.json"), pairs=[]))
     with pytest.raises(DataError, match="no issue time was identified"):
@@ -165,5 +177,7 @@ def test_the_verb(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["export", str(RUN), "--table", "model", "--out", str(RUN / "model.json")]) == 2
     assert "never overwritten" in capfd.readouterr().err
     assert (RUN / "model.json").read_bytes() == before
+    assert run(["export", str(RUN), "--format", "cuh", "--producers", "7"]) == 2
+    assert "together" in capfd.readouterr().err
     assert run(["export", str(RUN), "--format", "cuh", "--json"]) == 2
     assert "exclude each other" in json.loads(capfd.readouterr().out)["error"]

@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,13 +23,16 @@ pytest.importorskip("cuda.bindings.nvrtc")
 EVERY_BUILD = [build for head_dim in (64, 128) for store in STORES for build in builds_of(head_dim, store)]
 
 
-def opcodes(cubin: bytes, path: Path) -> Counter[str]:
-    """Count the instructions of a cubin, with their modifiers."""
-    path.write_bytes(cubin)
+@cache
+def opcodes(build: Build) -> Counter[str]:
+    """Count the instructions of a build, with their modifiers."""
     bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
     tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
     assert tool, "nvdisasm is missing: pip install nvidia-cuda-nvdisasm (part of the dev extra)"
-    text = subprocess.run([tool, "-c", str(path)], check=True, capture_output=True, text=True).stdout
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(build.cubin())
+        file.flush()
+        text = subprocess.run([tool, "-c", file.name], check=True, capture_output=True, text=True).stdout
     return Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]+)", text, flags=re.MULTILINE))
 
 
@@ -36,8 +41,8 @@ def total(counts: Counter[str], prefix: str) -> int:
 
 
 @pytest.mark.parametrize("build", EVERY_BUILD, ids=str)
-def test_products_are_in_flight_and_nothing_is_spilled(build: Build, tmp_path: Path) -> None:
-    counts = opcodes(build.cubin(), tmp_path / "k.cubin")
+def test_products_are_in_flight_and_nothing_is_spilled(build: Build) -> None:
+    counts = opcodes(build)
     # Scores twice (the first block of a tile, and the loop), outputs twice (the loop, and the last block).
     assert total(counts, "HGMMA") == 2 * (build.head_dim // 16 + build.keys // 16)
     # One wait for the first scores, two in the loop, one for the last outputs: ptxas serialises products by waiting after each.
@@ -50,8 +55,8 @@ def test_products_are_in_flight_and_nothing_is_spilled(build: Build, tmp_path: P
 
 
 @pytest.mark.parametrize("build", EVERY_BUILD, ids=str)
-def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: Build, tmp_path: Path) -> None:
-    counts = opcodes(build.cubin(), tmp_path / "k.cubin")
+def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: Build) -> None:
+    counts = opcodes(build)
     per_warp = 16 * build.head_dim * 2 // 512
     assert counts["STG.E.128"] == per_warp
     assert total(counts, "UTMASTG") == (build.head_dim // 64 if build.store == "bulk" else 0)
@@ -61,9 +66,9 @@ def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: Build, tmp_pa
 
 
 @pytest.mark.parametrize("flags", FLAGS[1:])
-def test_only_the_flag_warp_releases(flags: attention.Flags, tmp_path: Path) -> None:
+def test_only_the_flag_warp_releases(flags: attention.Flags) -> None:
     build = replace(Build(128, 176, 2), flags=flags)
-    counts = opcodes(build.cubin(), tmp_path / "k.cubin")
+    counts = opcodes(build)
     assert counts["MEMBAR.ALL.SYS"] == 2  # one before flags are set, one after others' were seen
     assert counts["WARPGROUP.DEPBAR.LE"] == 4
     assert total(counts, "LDL") + total(counts, "STL") == 0

@@ -53,8 +53,7 @@ def test_what_was_sent_before_the_end_is_kept(then: str, kind: type, words: str)
 
 
 def test_a_process_that_says_nothing_is_ended() -> None:
-    begin = time.monotonic()
-    found, error = collect("hang", silence_s=3.0)
+    found, error = collect("hang", silence_s=1.0)
     assert found == [0, 1]
     assert isinstance(error, DeviceLostError)
-    assert time.monotonic() - begin < 30
+    assert "silent for 1 s" in str(error)

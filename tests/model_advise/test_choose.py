@@ -74,7 +74,7 @@ def test_it_says_when_nothing_helps():
 
 
 def test_intervals_of_both_predictions_make_that_of_the_gain():
-    advice = advise_tasks(MODEL, moe_tasks("keye-vl-2", tokens_per_rank=256, ep=8))
+    advice = advise_tasks(MODEL, moe_tasks("keye-vl-2", tokens_per_rank=1024, ep=8))
     with_bounds = [replace(p, total_low_ns=0.97 * p.total_ns, total_high_ns=1.02 * p.total_ns) for p in (advice.present, advice.advised)]
     low, high = replace(advice, present=with_bounds[0], advised=with_bounds[1]).gain_interval
     assert low == pytest.approx(advice.gain * np.exp(-np.hypot(np.log(1 / 0.97), np.log(1.02))))

@@ -34,7 +34,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--both-ways/--one-way", default=False, help="Whether the other GPU stores back at the same time.")
 @click.option("--pair", metavar="A>B", help="Use the model of this pair; default 0>1, or the schedule's own.")
 @click.option("--sm-clock-mhz", type=float, metavar="MHZ", help="Predict for this SM clock; default: the model's.")
-@click.option("--split/--no-split", default=True, help="Whether a storing task may be cut in two.")
+@click.option("--split/--no-split", default=False, help="Whether a storing task may be cut in two; default: no.")
 @click.option("--figure", type=FILE, metavar="FILE", help="Draw time against burst size and gap (.png or .svg).")
 @click.option("--out", "path", type=FILE, metavar="FILE", help="Write the advised schedules as a task file.")
 @common

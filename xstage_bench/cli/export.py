@@ -18,9 +18,11 @@ TABLES = ("samples", "producers", "traces", "model")
 @click.argument("where", type=FILE, metavar="WHERE")
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="json", show_default=True)
 @click.option("--table", type=click.Choice(TABLES), help="Default: model for a file and for cuh, openmetrics, toml; else samples.")
+@click.option("--producers", type=click.IntRange(min=1), metavar="K", help="Model: add the stage of K SMs that store ...")
+@click.option("--warps", type=click.IntRange(1, 16), metavar="W", help="... with W warps each, interpolated where it was not fitted.")
 @click.option("--out", "path", type=FILE, default=STDOUT, metavar="FILE", help="Default: -, stdout.")
 @common
-def command(out: Output, where: Path, fmt: str, table: str | None, path: Path) -> int:
+def command(out: Output, where: Path, fmt: str, table: str | None, producers: int | None, warps: int | None, path: Path) -> int:
     """Write the model of WHERE (a model.json, or a fitted run folder), or a table of the run folder WHERE.
 
     A model as cuh is a C++ header for kernels and host programs, as openmetrics a text file for node_exporter; docs/export.md has all.
@@ -31,8 +33,10 @@ def command(out: Output, where: Path, fmt: str, table: str | None, path: Path) -
         raise UsageError(f"--json and {fmt} on stdout exclude each other", "--format json, or --out FILE")
     check_file(path)
     table = table_of(where, fmt, table)
+    if (producers is None) != (warps is None) or (producers is not None and table != "model"):
+        raise UsageError("--producers and --warps together say whose stage is added to a model", "--producers 100 --warps 4")
     if table == "model":
-        _model(out, where, fmt, path)
+        _model(out, where, fmt, path, None if producers is None or warps is None else (producers, warps))
     else:
         _record(where, fmt, table, path)
     if path != STDOUT:
@@ -40,7 +44,7 @@ def command(out: Output, where: Path, fmt: str, table: str | None, path: Path) -
     return 0
 
 
-def _model(out: Output, where: Path, fmt: str, path: Path) -> None:
+def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] | None) -> None:
     from xstage_bench.export_model import export_model
     from xstage_bench.export_model.document import exported_model
     from xstage_bench.record.atomic import write_bytes
@@ -48,7 +52,7 @@ def _model(out: Output, where: Path, fmt: str, path: Path) -> None:
 
     if path != STDOUT:
         refuse_own_files(where if where.is_dir() else where.parent, path)
-    exported = exported_model(where)
+    exported = exported_model(where, at)
     if exported.provenance.simulated:
         out.note(f"SIMULATED: the model of {where} was fitted on backend {exported.provenance.backend}")
     text = export_model(exported, fmt).encode()

@@ -9,7 +9,7 @@ from pathlib import Path
 from xstage_bench import __version__
 from xstage_bench.errors import DataError
 from xstage_bench.model.document import Model, PairModel
-from xstage_bench.model.stage import Stage, stages
+from xstage_bench.model.stage import Stage, stage_at, stages
 from xstage_bench.pipeline import find_model, is_simulated
 from xstage_bench.record.json_file import encode_json
 from xstage_bench.record.manifest import MANIFEST_NAME, load_manifest
@@ -72,8 +72,14 @@ class ExportedModel:
     sm_share: list[SmShare]
 
 
-def exported_model(where: Path) -> ExportedModel:
+def exported_model(where: Path, at: tuple[int, int] | None = None) -> ExportedModel:
     """Read the model of a run folder, or a model.json, for export.
+
+    Parameters
+    ----------
+    where : Path
+    at : (int, int), optional
+        Producers and warps of a kernel: their stage is added for each pair, flavour and layout, interpolated where it was not fitted.
 
     Raises
     ------
@@ -91,6 +97,10 @@ def exported_model(where: Path) -> ExportedModel:
     found = stages(model)
     if not found:
         raise DataError(f"{where}: no issue time was identified for any pair", "measure again: xstage profile")
+    if at is not None:
+        kinds = list(dict.fromkeys((s.pair, s.flavour, s.layout) for s in found))
+        own = (stage_at(model, *at, pair=pair, flavour=flavour, layout=layout) for pair, flavour, layout in kinds)
+        found = sorted([*found, *(s for s in own if s not in found)], key=lambda s: kinds.index((s.pair, s.flavour, s.layout)))
     shares = [s for pair in model.pairs if (s := sm_share(pair)) is not None]
     return ExportedModel(schema_version=SCHEMA_VERSION, provenance=provenance(where, model), stages=found, sm_share=shares)
 

@@ -24,6 +24,7 @@ _WARP_STORE_BYTES = 512
 #: computed, and only the one after that needs the place: two roles in turn; but an operation that finds the engine's queue full waits like
 #: a store. The two forms bound it.
 FORMS: dict[Store, tuple[Form, ...]] = {"st.v4": ("single",), "bulk": ("ping_pong", "single")}
+_COMPUTE = "mma"  # whose costs of tasks hold: the kernel computes on tensor cores
 _WARPS: dict[Form, int] = {"single": 8, "ping_pong": 4}
 
 
@@ -171,7 +172,7 @@ def forecast(
             schedules.append(tasks_of(problem, builds[store], form, order, 0, min(ctas, order.size), times[store], sm_clock_mhz))
             keys.append((store, name))
     both = [s for schedule in schedules for s in (schedule, schedule.local())]
-    predicted = predict_tasks_all(model, both, sm_clock_mhz=sm_clock_mhz, compiled=False)
+    predicted = predict_tasks_all(model, both, sm_clock_mhz=sm_clock_mhz, compute=_COMPUTE, compiled=False)
     residuals: dict[tuple[Store, str], list[float]] = {}
     stalls: dict[tuple[Store, str], list[float]] = {}
     for key, sent, kept in zip(keys, predicted[::2], predicted[1::2], strict=True):
@@ -192,7 +193,7 @@ def drain_us(model: Model, tasks: TaskSchedule) -> float:
     from xstage_bench.model.tasks.costs import costs_of, find_costs, reference_costs
     from xstage_bench.model.tasks.predict import node_of
 
-    costs = find_costs(model.tasks, "mma") or reference_costs()
+    costs = find_costs(model.tasks, _COMPUTE) or reference_costs(_COMPUTE)
     link = model_of(node_of(model, tasks)).link_gb_per_s * costs_of(costs, tasks).link
     return tasks.volume_bytes / link / 1e3
 

@@ -12,6 +12,8 @@ from xstage_bench.errors import DeviceLostError, XStageError
 
 #: Silence after which the process is taken for hung. Every wait inside the kernels ends after 2 s; compiling and connecting take longer.
 SILENCE_S = 120.0
+#: The same before its first word: a process has to start and to import first.
+START_S = 120.0
 #: Puts its results into the pipe by calling what it is given; runs in the new process.
 Work = Callable[[dict[str, Any], Callable[[str, Any], None]], None]
 
@@ -29,10 +31,12 @@ def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> It
     process = context.Process(target=_serve, args=(work, job, there))  # no daemon: it may have helpers of its own
     process.start()
     there.close()
+    patience_s = max(START_S, silence_s)
     try:
         while True:
-            if not here.poll(silence_s):
-                raise DeviceLostError(f"the measuring process was silent for {silence_s:.0f} s and has been ended", "run 'xstage doctor'")
+            if not here.poll(patience_s):
+                raise DeviceLostError(f"the measuring process was silent for {patience_s:.0f} s and has been ended", "run 'xstage doctor'")
+            patience_s = silence_s
             try:
                 kind, value = here.recv()
             except EOFError:

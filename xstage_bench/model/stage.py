@@ -198,12 +198,14 @@ def stage_at(model: Model, producers: int, warps: int, *, pair: str = "0>1", fla
     moved = _stage(model, found, near).with_producers(producers)
     step = warps * moved.warp_store_bytes
     size = max(1, round(moved.bytes / step)) * step
+    origin = f"interpolated; the interval is that of {near.producers} producers with {near.warps} warps"
     return replace(
         moved,
         warps=warps,
         bytes=size,
-        t0_cycles=_at(moved.t0_cycles, law.issue_base_cycles + law.issue_cycles_per_store * size / step),
-        drain_gb_per_s=_at(moved.drain_gb_per_s, law.drain_gb_per_s),
+        t0_cycles=_at(moved.t0_cycles, law.issue_base_cycles + law.issue_cycles_per_store * size / step, origin),
+        drain_gb_per_s=_at(moved.drain_gb_per_s, law.drain_gb_per_s, origin),
+        capacity_bytes=_at(moved.capacity_bytes, moved.capacity_bytes.value, origin),
         issue_base_cycles=law.issue_base_cycles,
         issue_cycles_per_store=law.issue_cycles_per_store,
         rate_gb_per_s=_finite(law.drain_gb_per_s),
@@ -257,11 +259,11 @@ def _scaled(e: Estimate, factor: float) -> Estimate:
     return replace(e, value=_times(e.value, factor), standard_error=error, low=low, high=high)
 
 
-def _at(estimate: Estimate, value: float) -> Estimate:
+def _at(estimate: Estimate, value: float | None, origin: str) -> Estimate:
     """Return the estimate with its interval around another value, as wide relative to it."""
-    if not estimate.value or not isfinite(value):
+    if not estimate.value or value is None or not isfinite(value):
         return estimate
-    return _scaled(estimate, value / estimate.value)
+    return replace(_scaled(estimate, value / estimate.value), reason=origin)
 
 
 def _apart(a: int, b: int) -> float:

@@ -44,7 +44,7 @@ class Stamps:
     start_ns, end_ns : ndarray of float
         After the launch's first, on %globaltimer, which all SMs of a GPU share.
     sm_clock_mhz : float
-        Cycles over time, median over warps.
+        Cycles over time, of all warps together.
     """
 
     smid: NDArray[np.int64]
@@ -121,8 +121,9 @@ def _flat(slot: NDArray[Any], table: NDArray[Any]) -> Stamps:
     count = slot["written"].astype(np.int64)
     of = np.repeat(np.arange(slot.size), count)
     found = table[of, np.arange(of.size) - np.repeat(np.cumsum(count) - count, count)]
-    elapsed_ns = np.maximum(slot["last_ns"].astype(np.int64) - slot["first_ns"].astype(np.int64), 1)
-    mhz = float(np.median((slot["last_clock"] - slot["first_clock"]).astype(np.int64) * 1e3 / elapsed_ns))
+    mhz = _mhz(
+        (slot["last_clock"] - slot["first_clock"]).astype(np.int64), slot["last_ns"].astype(np.int64) - slot["first_ns"].astype(np.int64)
+    )
     kind = (found["kind_and_event"] >> 24).astype(np.int64)
     if ((kind < 1) | (kind > len(KINDS))).any():
         raise DataError(f"a stamp of kind {kind[(kind < 1) | (kind > len(KINDS))][0]}, which does not exist", "was the buffer zeroed?")
@@ -196,13 +197,16 @@ def _cell(name: str, text: str, line: int) -> int:
     return value
 
 
-def _clock_of(found: dict[str, NDArray[Any]]) -> float:
-    rates = []
-    for smid in np.unique(found["smid"]):
-        mine = found["smid"] == smid
-        elapsed = found["end_ns"][mine].max() - found["start_ns"][mine].min()
-        if elapsed > 0:
-            rates.append((found["end_clock"][mine].max() - found["start_clock"][mine].min()) * 1e3 / elapsed)
-    if not rates:
-        raise DataError("all stamps are of one moment, so the SM clock is not known", "fill start_ns and end_ns from %globaltimer")
-    return float(np.median(rates))
+def _mhz(cycles: NDArray[np.int64], elapsed_ns: NDArray[np.int64]) -> float:
+    """Return the SM clock: all cycles over all time, so that a warp of a few ticks of the timer does not spoil it."""
+    if elapsed_ns.sum() <= 0:
+        raise DataError("all stamps are of one moment of %globaltimer, so the SM clock is not known", "stamp a longer kernel")
+    return float(cycles.sum() * 1e3 / elapsed_ns.sum())
+
+
+def _clock_of(found: dict[str, NDArray[np.int64]]) -> float:
+    mine = [found["smid"] == smid for smid in np.unique(found["smid"])]
+    cycles, elapsed = (
+        np.array([found[f"end_{unit}"][m].max() - found[f"start_{unit}"][m].min() for m in mine]) for unit in ("clock", "ns")
+    )
+    return _mhz(cycles, elapsed)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.task_schedule import NONE, TaskSchedule
-from xstage_bench.workloads.shapes import TILE
+from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE
 
 from .layer import PADDING, Layer, Rows
 from .order import Order, TaskLists, task_lists
@@ -40,7 +40,7 @@ class TileTimes:
     ----------
     linear1_ns, linear2_ns : float
     linear1_rest_ns, linear2_rest_ns : float
-        From the end of its products to the end of its stores, where nothing is sent.
+        From the end of its products to the end of its stores, where all destinations are local.
     """
 
     linear1_ns: float
@@ -50,7 +50,7 @@ class TileTimes:
 
 
 def tile_times(stamps: NDArray[Any], lists: TaskLists) -> TileTimes:
-    """Read the tile times off an execution without stores.
+    """Read the tile times off an execution whose stores stay on their GPU: a tile's products are slowed by another one's epilogue.
 
     Parameters
     ----------
@@ -128,11 +128,27 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
     )
 
 
-def kernel_costs(costs: TaskCosts) -> TaskCosts:
-    """Return the costs of the replay without those that a tile time of this kernel already contains."""
-    nothing = Estimate(value=0.0, standard_error=None, low=None, high=None, level=0.95, status="ok", statistic="contained in the tile time")
-    contained = ("compute_excess_cycles.", "turn_cycles.")
-    return replace(costs, instrument={k: nothing if k.startswith(contained) else e for k, e in costs.instrument.items()})
+def kernel_costs(costs: TaskCosts, tasks: TaskSchedule, times: TileTimes) -> TaskCosts:
+    """Return the costs of the replay with this kernel's own in their place.
+
+    A tile time already contains the hand-over of the tensor cores, and an epilogue takes longer than a plain loop of its stores: it is what
+    was measured where nothing leaves the GPU.
+    """
+    contained = ("compute_excess_cycles.", "turn_cycles.", "store_cycles.")
+    known = {name: e for name, e in costs.instrument.items() if not name.startswith(contained)}
+    mhz = costs.sm_clock_mhz or SM_CLOCK_MHZ
+    usual = TILE * TILE * COMBINE_BYTES["bf16"]  # what a Linear-2 tile stored when its time was read
+    for phase, rest_ns in enumerate((times.linear1_rest_ns, times.linear2_rest_ns)):
+        size = int(tasks.bytes[tasks.phase == phase].max(initial=0))
+        if size:
+            cycles = rest_ns * mhz / NS_OF_CYCLE_MHZ * (size / usual if phase else 1.0)
+            stores = size // (tasks.warps * tasks.warp_store_bytes)
+            known[f"store_cycles.{stores}"] = _median(cycles, "median over tiles with local destinations")
+    return replace(costs, instrument=known)
+
+
+def _median(value: float, statistic: str) -> Estimate:
+    return Estimate(value=value, standard_error=None, low=None, high=None, level=0.95, status="ok", statistic=statistic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,4 +201,5 @@ def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, comb
 
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, 0, rows, lists, times, combine, model.sm_clock_mhz)
-    return predict_tasks(model, tasks, pair="0>1", costs=kernel_costs(find_costs(model.tasks, "mma") or reference_costs()))
+    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), tasks, times)
+    return predict_tasks(model, tasks, pair="0>1", costs=costs)

@@ -127,13 +127,13 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
 
 
 def _tile_times(cases: Sequence[Case], gpus: Gpus, put: Callable[[str, Any], None]) -> dict[tuple[str, str], TileTimes]:
-    """Measure what a tile of each shape and type takes: one execution without stores, stamped, after one that warms up."""
+    """Measure what a tile of each shape and type takes: one execution with local destinations, stamped, after one that warms up."""
     out: dict[tuple[str, str], TileTimes] = {}
     for case in cases:
         if (case.shape, case.dtype) in out:
             continue
         group = Group(case.layer, gpus)
-        prepared = group.prepare(Order("interleaved", lead=2.0), Build(fp8=case.dtype == "fp8", combine="none", stamps=True))
+        prepared = group.prepare(Order("interleaved", lead=2.0), Build(fp8=case.dtype == "fp8", stamps=True), local=True)
         group.run(prepared)
         group.run(prepared)
         out[case.shape, case.dtype] = tile_times(group.stamps(prepared, 0), prepared.lists[0])

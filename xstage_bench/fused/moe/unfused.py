@@ -35,10 +35,11 @@ def unfused_us(group: Group, repetitions: int) -> list[float]:
         import torch
     except ImportError as error:
         raise WaivedError(f"PyTorch is not installed: {error}", "pip install torch") from None
-    if not hasattr(torch, "_grouped_mm"):
+    grouped = getattr(torch, "_grouped_mm", None)
+    if grouped is None:
         raise WaivedError(f"PyTorch {torch.__version__} has no grouped GEMM", "PyTorch 2.9 or later")
     nccl = Nccl(group.gpus.devices)
-    ranks = [_Rank(torch, group, r) for r in range(len(group.ranks))]
+    ranks = [_Rank(torch, grouped, group, r) for r in range(len(group.ranks))]
     messages = [(a.rank, b.rank, a.send.data_ptr(), b.receive.data_ptr(), a.remote_bytes) for a in ranks for b in ranks if a is not b]
     streams = [stream.ptr for stream in group.gpus.streams]
     out = []
@@ -64,8 +65,8 @@ def unfused_us(group: Group, repetitions: int) -> list[float]:
 class _Rank:
     """One rank's tensors and steps."""
 
-    def __init__(self, torch: Any, group: Group, rank: int) -> None:
-        self._torch, self.rank, me = torch, rank, group.ranks[rank]
+    def __init__(self, torch: Any, grouped: Any, group: Group, rank: int) -> None:
+        self._torch, self._grouped, self.rank, me = torch, grouped, rank, group.ranks[rank]
         self.device = torch.device(f"cuda:{me.device}")
         self.stream = torch.cuda.ExternalStream(group.gpus.streams[rank].ptr, device=self.device)
         s, real = group.layer.shape, me.rows.owner != PADDING
@@ -92,8 +93,8 @@ class _Rank:
     def experts(self) -> None:
         torch = self._torch
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            gate, up = torch._grouped_mm(self.x, self.w1, offs=self.ends).chunk(2, dim=1)
-            torch._grouped_mm(torch.nn.functional.silu(gate) * up, self.w2, offs=self.ends)
+            gate, up = self._grouped(self.x, self.w1, offs=self.ends).chunk(2, dim=1)
+            self._grouped(torch.nn.functional.silu(gate) * up, self.w2, offs=self.ends)
 
     def sum_rows(self) -> None:
         with self._torch.cuda.device(self.device), self._torch.cuda.stream(self.stream):

@@ -80,7 +80,7 @@ class TaskAdvice:
 
 
 def advise_tasks(
-    model: Model, schedule: TaskSchedule, *, pair: str | None = None, sm_clock_mhz: float | None = None, splitting: bool = True
+    model: Model, schedule: TaskSchedule, *, pair: str | None = None, sm_clock_mhz: float | None = None, splitting: bool = False
 ) -> TaskAdvice:
     """Choose among few changes of a schedule; see `Recipe`.
 
@@ -95,7 +95,7 @@ def advise_tasks(
         Use the model of this pair; default is the schedule's own.
     sm_clock_mhz : float, optional
     splitting : bool
-        Whether storing tasks may be cut: a kernel would need smaller tiles.
+        Whether storing tasks may be cut: a kernel would need smaller tiles, and what those cost its tensor cores is not modelled.
 
     Returns
     -------

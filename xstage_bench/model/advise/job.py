@@ -173,7 +173,7 @@ class JobAdvice:
         return max(self.drain_ns, self.job.compute_ns)
 
 
-def advise_job(model: Model, job: Job, *, sm_clock_mhz: float | None = None, splitting: bool = True) -> JobAdvice:
+def advise_job(model: Model, job: Job, *, sm_clock_mhz: float | None = None, splitting: bool = False) -> JobAdvice:
     """Return the advice for a job.
 
     Parameters
