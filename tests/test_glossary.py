@@ -23,7 +23,7 @@ from xstage_bench.replay_document import summary_rows
 from xstage_bench.schedule_csv import COLUMNS as BURST_CSV
 from xstage_bench.schemas import schemas
 from xstage_bench.task_csv import COLUMNS as TASK_CSV
-from xstage_bench.workloads.predict import COLUMNS as PHASES
+from xstage_bench.workloads.prediction import COLUMNS as PHASES
 
 ROOT = Path(__file__).parents[1]
 WORDS = {e.word for e in glossary()}

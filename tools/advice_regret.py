@@ -24,9 +24,10 @@ _NAME = re.compile(r"(?P<shape>.+)-(?P<dtype>bf16|fp8)-(?P<tokens>\d+)-(?P<order
 
 
 def replayed(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Rows of a replay of Expert-Wave order and leads, by shape, type and tokens, then by order."""
+    """Rows of a replay of Expert-Wave order and leads, by shape, type and tokens, then by order; each says how it computed."""
     out: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for row in read_replay(path)["rows"]:
+    document = read_replay(path)
+    for row in ({**row, "compute": document["compute"]} for row in document["rows"]):
         found = _NAME.match(row["schedule"])
         if found is not None:
             out.setdefault((found["shape"], found["dtype"], int(found["tokens"])), {})[found["order"]] = row
@@ -45,7 +46,8 @@ def judge(model: Model, shape: str, dtype: str, tokens: int, rows: dict[str, Any
     for order, schedule in zip(orders, schedules, strict=True):
         if schedule.key() != rows[order]["key"]:
             raise ValueError(f"{shape} {dtype} {tokens} {order}: another schedule was replayed")
-    predicted = np.array([p.total_ns for p in predict_tasks_all(model, schedules, sm_clock_mhz=rows["wave"]["sm_clock_mhz"]["value"])])
+    clock, compute = rows["wave"]["sm_clock_mhz"]["value"], rows["wave"]["compute"]
+    predicted = np.array([p.total_ns for p in predict_tasks_all(model, schedules, sm_clock_mhz=clock, compute=compute)])
     measured = np.array([rows[order]["total_us"]["value"] for order in orders])
     wave, chosen = orders.index("wave"), int(np.argmin(predicted))
     regret = float(measured[chosen] / measured.min() - 1)

@@ -142,3 +142,20 @@ def test_a_lead_is_not_advised_for_less_than_a_percent():
     schedule = moe_tasks("hy3", tokens_per_rank=256, ep=8, order="interleaved", lead=1.5)
     advice = advise_tasks(MODEL, schedule, splitting=False)
     assert advice.recipe == Recipe() or advice.gain > 1.01
+
+
+def test_flavours_of_the_model_are_compared_by_their_period():
+    """A second flavour that drains half as fast, made from the recorded one, and the other way round."""
+    pair = MODEL.find("0>1")
+    assert pair is not None
+    slower = replace(pair, flavour="st.v2", node={}, node_basis=None, drain=[], burst_gap=[_slowed(e) for e in pair.burst_gap])
+    both = replace(MODEL, pairs=[*MODEL.pairs, slower])
+    fast, slow = advise_job(both, replace(KEYE, quiet_tiles=0, quiet_tile_ns=0.0)).flavours
+    assert (fast.flavour, slow.flavour) == ("st.v4", "st.v2")
+    assert slow.drain_gb_per_s == pytest.approx(fast.drain_gb_per_s / 2)
+    assert slow.period_ns == pytest.approx(2 * fast.period_ns, rel=0.01)
+
+
+def _slowed(entry):
+    rate = entry.drain_gb_per_s
+    return replace(entry, drain_gb_per_s=replace(rate, value=None if rate.value is None else rate.value / 2))

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.workloads.keye import keye_phases, plan_pass
+from xstage_bench.workloads.keye import keye_phases
+from xstage_bench.workloads.keye_plan import plan_pass
 from xstage_bench.workloads.phases import MODES, Layout, Phase
 from xstage_bench.workloads.replay_set import replay_schedules
 

@@ -11,7 +11,7 @@ from xstage_bench.errors import UsageError
 from xstage_bench.model.document import load_model
 from xstage_bench.record.json_file import encode_json
 from xstage_bench.workloads import predict_workload, workloads
-from xstage_bench.workloads.predict import COLUMNS
+from xstage_bench.workloads.prediction import COLUMNS
 
 MODEL = load_model(Path(__file__).parents[2] / "results/h200-x2/2026-11-29-profile/model.json")
 

@@ -51,7 +51,8 @@ def check_workload(schedule: Path | None, given: dict[str, Any]) -> None:
 def show_workload(out: Output, model: Model, **given: Any) -> int:
     """Predict and print every phase."""
     from xstage_bench.pipeline import is_simulated
-    from xstage_bench.workloads.predict import COLUMNS, predict_workload
+    from xstage_bench.workloads.predict import predict_workload
+    from xstage_bench.workloads.prediction import COLUMNS
 
     if is_simulated(model):
         out.note(f"SIMULATED: the model was fitted on backend {model.backend}")

@@ -6,7 +6,8 @@ import difflib
 
 from xstage_bench.errors import UsageError
 from xstage_bench.workloads.attention import attention_tasks
-from xstage_bench.workloads.keye import keye_phases, plan_pass
+from xstage_bench.workloads.keye import keye_phases
+from xstage_bench.workloads.keye_plan import plan_pass
 from xstage_bench.workloads.moe import moe_tasks
 from xstage_bench.workloads.phases import Layout, Mode, Phase
 from xstage_bench.workloads.rates import ELEMENT_BYTES

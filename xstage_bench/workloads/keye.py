@@ -9,123 +9,19 @@ the teachers' feedback. Only what differs between layouts is told apart; norms, 
 from __future__ import annotations
 
 import math
-import tomllib
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from xstage_bench.errors import UsageError
 from xstage_bench.workloads.gemm import IntArray, gemm_tile_ns, tile_rows, tile_tasks
-from xstage_bench.workloads.moe import check_expert_parallel, moe_tasks
-from xstage_bench.workloads.phases import MODES, Layout, Mode, Phase
+from xstage_bench.workloads.keye_plan import Pass, configuration
+from xstage_bench.workloads.moe import moe_tasks
+from xstage_bench.workloads.phases import Phase
 from xstage_bench.workloads.rates import ELEMENT_BYTES, memory_rates, tensor_core_rate
 from xstage_bench.workloads.shapes import TILE, moe_shape
 
 SMS = 132
-MAX_WORLD = 8
 FEEDBACKS = ("logits", "top_k")
-
-
-@cache
-def configuration() -> dict[str, dict[str, Any]]:
-    """Tables of keye_vl_2.toml."""
-    return tomllib.loads(Path(__file__).with_name("keye_vl_2.toml").read_text(encoding="utf-8"))
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One forward pass of one rank.
-
-    Parameters
-    ----------
-    mode : {'prefill', 'decode', 'distill'}
-        distill: a prefill of the teacher, which also sends its token-level feedback to the student's rank.
-    layout : Layout
-    context : int
-        Tokens of a sequence.
-    dtype : {'bf16', 'fp8'}
-    tokens : int
-        Of one rank in one chunk.
-    chunks : int
-        Such chunks in the pass; 1 when decoding.
-    attention_flops_per_sm : float
-        FLOP/s of the attention's tiles, always bf16.
-    """
-
-    mode: Mode
-    layout: Layout
-    context: int
-    dtype: str
-    tokens: int
-    chunks: int
-    attention_flops_per_sm: float
-
-
-def plan_pass(
-    mode: Mode,
-    layout: Layout,
-    context: int,
-    dtype: str,
-    tokens_per_rank: int | None = None,
-    attention_flops_per_sm: float | None = None,
-) -> Pass:
-    """Check the layout and cut the pass into chunks.
-
-    Parameters
-    ----------
-    mode : {'prefill', 'decode', 'distill'}
-    layout : Layout
-    context : int
-        1 to 262144.
-    dtype : {'bf16', 'fp8'}
-    tokens_per_rank : int, optional
-        Decoding: sequences of each rank; else at most this many tokens of a rank in a chunk.
-    attention_flops_per_sm : float, optional
-        FLOP/s; default: `rates.tensor_core_rate`.
-
-    Raises
-    ------
-    UsageError
-        Anything that cannot be: each says what would.
-    """
-    language, serving = configuration()["language"], configuration()["serving"]
-    if mode not in MODES:
-        raise UsageError(f"unknown mode '{mode}'", f"use one of: {', '.join(MODES)}")
-    tensor_core_rate(dtype)
-    if not 1 <= context <= language["positions"]:
-        raise UsageError(f"a context of {context} tokens", f"Keye-VL-2.0 has 1 to {language['positions']}")
-    check_layout(layout)
-    if tokens_per_rank is not None and tokens_per_rank < 1:
-        raise UsageError(f"{tokens_per_rank} tokens per rank", "at least one")
-    rate = tensor_core_rate("bf16", "attention").flops_per_sm if attention_flops_per_sm is None else attention_flops_per_sm
-    if mode == "decode":
-        return Pass(mode, layout, context, dtype, tokens_per_rank or serving["decode_tokens_per_rank"], 1, rate)
-    mine = math.ceil(context / layout.heads_ways)
-    chunks = math.ceil(mine / (tokens_per_rank or serving["chunk_tokens"]))
-    return Pass(mode, layout, context, dtype, math.ceil(mine / chunks), chunks, rate)
-
-
-def check_layout(layout: Layout) -> None:
-    """Refuse what this model or a node cannot be."""
-    language = configuration()["language"]
-    check_expert_parallel(moe_shape(language["moe"]), layout.ep)
-    for word, ways in (("SP", layout.sp), ("TP", layout.tp)):
-        if ways < 1:
-            raise UsageError(f"{word} {ways}", "1 or more")
-    ways, kv = layout.heads_ways, language["kv_heads"]
-    if language["heads"] % ways:
-        raise UsageError(f"SP {layout.sp} x TP {layout.tp} does not divide the {language['heads']} heads", "a product of 1, 2, 4 or 8")
-    if ways > kv and not layout.replicate_kv:
-        raise UsageError(
-            f"SP {layout.sp} x TP {layout.tp} is above the {kv} key-value heads", f"--replicate-kv, or a product of at most {kv}"
-        )
-    if layout.world > MAX_WORLD or layout.world % layout.ep or layout.world % ways:
-        raise UsageError(
-            f"EP {layout.ep} and SP x TP {ways} fit no node of {MAX_WORLD} GPUs together", "let one divide the other, both at most 8"
-        )
 
 
 def keye_phases(plan: Pass, feedback: str = "logits") -> list[Phase]:

@@ -15,7 +15,8 @@ import numpy as np
 
 from xstage_bench.task_schedule import TaskSchedule
 from xstage_bench.workloads.attention import attention_tasks
-from xstage_bench.workloads.keye import keye_phases, plan_pass
+from xstage_bench.workloads.keye import keye_phases
+from xstage_bench.workloads.keye_plan import plan_pass
 from xstage_bench.workloads.moe import even_blocks, moe_tasks, tasks_of_blocks
 from xstage_bench.workloads.phases import Layout, Mode
 from xstage_bench.workloads.rates import tensor_core_rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from xstage_bench.workloads.keye import configuration
+from xstage_bench.workloads.keye_plan import configuration
 from xstage_bench.workloads.shapes import attention_shapes, find
 
 #: Rows of Keye-VL-2.0 that are measured. Its text model is causal and attends to selected tokens: its head counts are measured here, with
