@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +15,10 @@ import numpy as np
 import pytest
 
 from xstage_bench.assets import asset_dir
-from xstage_bench.replay_document import read_replay, summary_rows
+from xstage_bench.pipeline import find_model
+from xstage_bench.replay_document import errors, read_replay, summary_rows, with_predictions
+from xstage_bench.task_file import load_tasks
+from xstage_bench.task_replay import predictor
 
 ROOT = Path(__file__).parents[1]
 FOLDER = asset_dir("results") / "h200-x2" / "replay"
@@ -70,6 +75,44 @@ def test_blocks_repeat_the_first_probes(skeleton: ModuleType) -> None:
     assert len(off) == 42
     assert np.median(np.abs(off)) < 0.02
     assert np.max(np.abs(off)) < 0.09
+
+
+@pytest.mark.parametrize(
+    ("name", "schedules", "median", "p95", "largest"),
+    [
+        ("workloads", 71, 0.015, 0.05, 0.065),
+        ("skeleton-wave-mma", 100, 0.006, 0.055, 0.08),
+        ("skeleton-wave-spin", 100, 0.006, 0.055, 0.095),  # one cell is over 8 %, see the page
+        ("skeleton-block-spin", 336, 0.005, 0.035, 0.10),
+    ],
+)
+def test_what_was_predicted(name: str, schedules: int, median: float, p95: float, largest: float) -> None:
+    """As recorded; tools/predict_replay.py makes these anew."""
+    judged = errors(summary_rows(read_replay(FOLDER / name / "replay.json.gz")))
+    assert judged["n"] == schedules
+    assert judged["total_median_error"] is not None
+    assert judged["total_p95_error"] is not None
+    assert judged["total_largest_error"] is not None
+    assert judged["stores_median_error"] is not None
+    assert judged["total_median_error"] < median
+    assert judged["total_p95_error"] < p95
+    assert judged["total_largest_error"] < largest
+    assert judged["stores_median_error"] < 0.07
+
+
+def test_the_model_that_is_shipped_predicts_the_workloads() -> None:
+    """Today's predictor, on every seventh of the workloads that were replayed."""
+    document = read_replay(FOLDER / "workloads" / "replay.json.gz")
+    with TemporaryDirectory() as place:
+        path = Path(place) / "schedules.json"
+        path.write_bytes(gzip.decompress((FOLDER / "workloads" / "schedules.json.gz").read_bytes()))
+        executed = load_tasks(path)
+    some = {s.key() for s in executed[::7]}
+    document["rows"] = [row for row in document["rows"] if row["key"] in some]
+    got = with_predictions(document, executed, predictor(find_model(FOLDER / "model.json"), document))
+    assert got["prediction"]["n"] == len(some)
+    assert got["prediction"]["total_median_error"] < 0.05
+    assert got["prediction"]["total_largest_error"] < 0.12
 
 
 def test_the_summary_is_that_of_the_documents() -> None:

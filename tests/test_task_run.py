@@ -158,6 +158,7 @@ def test_a_folder_holds_the_document_and_a_summary(device: FakeTaskDevice, tmp_p
     record_replay(CHOICE, [schedule("a", 10)], folder, ["xstage"], compute="mma", repetitions=3, processes=1, seed=0)
     document = read_json(folder / "replay.json", dict[str, Any])
     summary = read_json(folder / "summary.json", dict[str, Any])
+    assert [s.key() for s in load_any([folder / "schedules.json"])] == [document["rows"][0]["key"]], "what was executed"
     (row,) = summary["rows"]
     assert {"workload", "schedule", "measured_us", "no_store_us", "predicted_us"} <= set(row)
     assert row["schedule"] == "a"

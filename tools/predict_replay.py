@@ -1,7 +1,7 @@
 """Predict what was replayed, again and again as the model improves: ``python tools/predict_replay.py MODEL FOLDER...``.
 
-Each folder holds a replay.json.gz of tools/skeleton_tables.py or tools/replay_workloads.py. Its rows get the predictions, the folder above
-it a new summary.json; how good they are is printed.
+Each folder holds a replay.json.gz, and the schedules that were executed as schedules.json.gz (those of tools/skeleton_tables.py are made
+anew). Its rows get the predictions, the folder above it a new summary.json; how good they are is printed.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import gzip
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
-from replay_workloads import with_advised
 from skeleton_tables import block_schedules, wave_schedules
 
 from xstage_bench.pipeline import find_model
 from xstage_bench.record.atomic import write_bytes
 from xstage_bench.record.json_file import encode_json
 from xstage_bench.replay_document import read_replay, summary_rows, with_predictions, write_summary
+from xstage_bench.task_file import load_tasks
 from xstage_bench.task_replay import predictor
 from xstage_bench.task_schedule import TaskSchedule
 
@@ -39,12 +40,13 @@ def main(model: str, *folders: str) -> None:
 
 
 def _schedules(folder: Path) -> list[TaskSchedule]:
-    if "wave" in folder.name:
-        return list(wave_schedules())
-    if "block" in folder.name:
-        return list(block_schedules())
-    recipes = folder / "recipes.json"
-    return with_advised(recipes if recipes.exists() else None)
+    executed = folder / "schedules.json.gz"
+    if not executed.exists():
+        return list(wave_schedules() if "wave" in folder.name else block_schedules())
+    with TemporaryDirectory() as place:
+        path = Path(place) / "schedules.json"
+        path.write_bytes(gzip.decompress(executed.read_bytes()))
+        return load_tasks(path)
 
 
 if __name__ == "__main__":

@@ -35,15 +35,15 @@ def read_replay(path: Path) -> dict[str, Any]:
 
 
 def summary_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of ``summary.json``: workload, schedule, measured, without stores, predicted; null where there is none."""
+    """Return the rows of ``summary.json``: workload, schedule, measured, without stores, predicted, to the ns; null where there is none."""
     return [
         {
             "workload": row.get("workload"),
             "schedule": row["schedule"],
-            "measured_us": _value(row["total_us"]),
-            "no_store_us": _value(row["no_store_us"]),
-            "predicted_us": row.get("predicted_us"),
-            "predicted_no_store_us": row.get("predicted_no_store_us"),
+            "measured_us": _to_ns(_value(row["total_us"])),
+            "no_store_us": _to_ns(_value(row["no_store_us"])),
+            "predicted_us": _to_ns(row.get("predicted_us")),
+            "predicted_no_store_us": _to_ns(row.get("predicted_no_store_us")),
             "compute": document["compute"],
             "repetitions": document["repetitions"] * document["processes"],
         }
@@ -115,3 +115,7 @@ def _quantile(values: list[float], q: float) -> float | None:
 def _value(estimate: dict[str, Any]) -> float | None:
     value: float | None = estimate["value"]
     return value
+
+
+def _to_ns(us: float | None) -> float | None:
+    return None if us is None else round(us, 3)

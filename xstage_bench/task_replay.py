@@ -16,9 +16,12 @@ from xstage_bench.model.document import Model
 from xstage_bench.record.json_file import write_json
 from xstage_bench.replay_document import DOCUMENT, Predict, with_predictions, write_summary
 from xstage_bench.schedule_file import load_schedules
-from xstage_bench.task_file import is_task_file, load_tasks
+from xstage_bench.task_file import is_task_file, load_tasks, save_tasks
 from xstage_bench.task_run import measure_tasks
 from xstage_bench.task_schedule import TaskSchedule
+
+#: What was executed, beside ``replay.json``.
+SCHEDULES = "schedules.json"
 
 
 def load_any(paths: Sequence[Path]) -> list[TaskSchedule]:
@@ -78,6 +81,7 @@ def record_replay(
         document = with_predictions(document, schedules, predictor(model, document))
     folder.mkdir(parents=True)
     write_json(folder / DOCUMENT, document)
+    save_tasks(folder / SCHEDULES, schedules)
     write_summary(folder)
     return document
 

@@ -9,6 +9,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, table
+from xstage_bench.cli.workload import check_workload, show_workload, workload_options
 from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ TASK_COLUMNS = (
     "visible_ns",
     "in_calibrated_range",
 )
-_POSITIVE = click.IntRange(min=1)
 
 
 @click.command("predict", short_help="Predict a schedule file, or a workload.")
@@ -56,15 +56,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--sm-clock-mhz", type=float, metavar="MHZ", help="Predict for this SM clock; default: the model's.")
 @click.option("--compute", type=click.Choice(["mma", "spin"]), default="mma", show_default=True, help="Whose constants tasks are given.")
 @click.option("--trace", type=FILE, metavar="FILE", help="Write a time line for ui.perfetto.dev.")
-@click.option("--workload", metavar="NAME", help="Instead of SCHEDULE: keye-vl-2, or an MoE layer or attention of docs/workloads.md.")
-@click.option("--ep", type=_POSITIVE, default=8, show_default=True, help="Ranks that share the experts.")
-@click.option("--sp", type=_POSITIVE, default=1, show_default=True, help="Ranks that share a sequence.")
-@click.option("--tp", type=_POSITIVE, default=1, show_default=True, help="Ranks that share heads and weights.")
-@click.option("--replicate-kv", is_flag=True, help="Allow more ranks than key-value heads.")
-@click.option("--context", type=_POSITIVE, default=131072, show_default=True, metavar="TOKENS", help="Tokens of a sequence.")
-@click.option("--mode", type=click.Choice(["prefill", "decode", "distill"]), default="prefill", show_default=True, help="What runs.")
-@click.option("--dtype", type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True, help="Of the operands.")
-@click.option("--tokens-per-rank", type=_POSITIVE, metavar="N", help="Of a rank at a time.")
+@workload_options
 @common
 def command(
     out: Output,
@@ -74,28 +66,27 @@ def command(
     sm_clock_mhz: float | None,
     compute: str,
     trace: Path | None,
-    workload: str | None,
-    **layout: Any,
+    **workload: Any,
 ) -> int:
     """Predict every burst or task of SCHEDULE with MODEL (a model.json, or a fitted run folder).
 
     SCHEDULE is a file of bursts, {"producers": 132, "warps": 4, "start": "free", "bursts": [{"bytes": 65536, "gap_cycles": 2000}]} or CSV
     with one row for each burst (docs/schedules.md), or of tasks with compute and dependencies (docs/task-schedules.md). xstage explain says
     what each column means.
+
+    Or every phase of a real model under a parallel layout, with its stores as they are and as advised: --workload keye-vl-2 --ep 8 --sp 4.
     """
     from xstage_bench.pipeline import find_model, is_simulated
 
-    if (schedule is None) == (workload is None):
-        raise UsageError("name a schedule file, or a workload with --workload", "xstage predict MODEL SCHEDULE")
+    check_workload(schedule, workload)
     check_file(trace)
     out.no_json_beside(trace, "a time line")
     loaded = find_model(model)
     head = {"backend": loaded.backend, "simulated": is_simulated(loaded)}
-    if workload is not None:
+    if schedule is None:
         if trace is not None:
             raise UsageError("--trace draws a schedule file, not a workload", "leave out --trace")
-        return _workload(out, loaded, head, workload, {"pair": pair, "sm_clock_mhz": sm_clock_mhz, **layout})
-    assert schedule is not None
+        return show_workload(out, loaded, pair=pair, sm_clock_mhz=sm_clock_mhz, **workload)
     found = _predict(out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT)
     if trace is not None:
         from xstage_bench.perfetto import all_events, encode_trace, write_trace
@@ -136,17 +127,6 @@ def _predict(
         document = {**head, "schedules": [_burst_document(s, p) for s, p in both]}
         out.result(document, "\n\n".join(_burst_text(s, p) for s, p in both))
     return bursts
-
-
-def _workload(out: Output, model: Model, head: dict[str, Any], name: str, given: dict[str, Any]) -> int:
-    from xstage_bench.workloads import predict_workload
-    from xstage_bench.workloads.predict import COLUMNS as PHASE_COLUMNS
-
-    found = predict_workload(model, name, **given)
-    for note in found.notes:
-        out.note(note)
-    out.result({**head, **found.document()}, f"{found.summary()}\n{table(PHASE_COLUMNS, found.rows())}")
-    return 0
 
 
 def _burst_document(schedule: Schedule, predicted: PredictedSchedule) -> dict[str, Any]:
