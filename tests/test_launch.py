@@ -15,7 +15,7 @@ import pytest
 
 from xstage_bench.device.cuda.rendezvous import Place
 from xstage_bench.errors import DataError, WaivedError
-from xstage_bench.launch import RANKS_FOLDER, launched, run_name, take_part
+from xstage_bench.launch import RANKS_FOLDER, finished, launched, run_name, take_part
 
 ROOT = Path(__file__).parent.parent
 SRUN = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "77"}
@@ -103,6 +103,15 @@ def test_reports_of_another_job_or_damaged_ones_do_not_count(tmp_path: Path) -> 
     gathered = take_part(place(0, 3, job="new"), tmp_path, good, one_per_host=False, patience_s=0.3)
     assert gathered is not None
     assert gathered.missing == [1, 2]
+
+
+def test_resuming_a_fleet_leaves_complete_runs_alone(tmp_path: Path) -> None:
+    reference = ROOT / "results" / "reference" / "h200-nv18"
+    shutil.copytree(reference, tmp_path / "done")
+    (tmp_path / "begun").mkdir()
+    manifest = json.loads((reference / "manifest.json").read_text()) | {"complete": False}
+    (tmp_path / "begun" / "manifest.json").write_text(json.dumps(manifest))
+    assert [finished(tmp_path / name) for name in ("done", "begun", "none")] == [True, False, False]
 
 
 def test_an_interrupted_rank_says_so(tmp_path: Path) -> None:

@@ -104,6 +104,8 @@ def _statuses(measured: pd.DataFrame, valid: pd.DataFrame) -> list[Finding]:
 
 def _repetitions(valid: pd.DataFrame) -> Finding:
     first = valid[valid["burst"] == 0]
+    isolated = first[first["start"] == "isolated"]  # T0, R and Q come from these; sweeps of many bursts have fewer on purpose
+    first = first if isolated.empty else isolated
     few = int(first.groupby(["schedule", "probe"], observed=True).size().median())
     processes = int(first["process"].nunique())
     if processes < MIN_PROCESSES:

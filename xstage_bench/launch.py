@@ -19,7 +19,7 @@ from typing import Literal
 from xstage_bench.device.cuda.rendezvous import LAUNCHERS, Place, find_place
 from xstage_bench.errors import XStageError
 from xstage_bench.record.json_file import read_json, write_json
-from xstage_bench.record.manifest import utc_now
+from xstage_bench.record.manifest import load_manifest, utc_now
 
 SCHEMA_VERSION = 1
 RANKS_FOLDER = "ranks"
@@ -76,6 +76,14 @@ def run_name(place: Place, host: str | None = None) -> str:
     """Return the name of this rank's run folder: its host's, with the rank where several share a host."""
     plain = re.sub(r"[^A-Za-z0-9.-]+", "-", host or socket.gethostname()).strip(".-") or "node"
     return f"{plain}-r{place.rank:04d}"
+
+
+def finished(folder: Path) -> bool:
+    """Whether a run folder is complete, so that resuming a fleet has nothing to do on its node."""
+    try:
+        return load_manifest(folder).complete
+    except XStageError:
+        return False
 
 
 def take_part(

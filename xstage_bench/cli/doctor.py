@@ -33,6 +33,8 @@ def command(out: Output, folder: Path) -> int:
     findings = [*examine(topology, environment), *examine_host(host, environment, len(topology.usable_pairs()))]
     measurable = can_measure(findings)
     verdict = "A pair of GPUs can be measured here." if measurable else "No pair of GPUs can be measured here."
+    if not measurable and topology.usable_pairs():
+        verdict = "A pair of GPUs could be measured here, but for what failed above."
     document = {"measurable": measurable, "findings": [asdict(f) for f in findings], "environment": environment, "host": asdict(host)}
     out.result(document, f"{findings_text(findings)}\n{verdict}")
     return 0 if measurable else WAIVED

@@ -70,12 +70,15 @@ def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience
     """Do one rank's part of a launch on many nodes; rank 0 gathers, and answers for all."""
     from xstage_bench.fleet.page import write_fleet
     from xstage_bench.fleet.screen import screen
-    from xstage_bench.launch import PATIENCE_S, take_part
+    from xstage_bench.launch import PATIENCE_S, finished, take_part
 
     if shared is None:
         raise UsageError(f"{place.size} ranks were started and need one folder", "--out FOLDER on a file system that all nodes share")
 
     def work(folder: Path) -> int:
+        if resume and finished(folder):
+            out.note(f"{folder} is complete")
+            return 0
         options = run_options(out, **chosen)
         if options.backend.simulated:  # else every simulated node would be the same one
             options = replace(options, seed=options.seed + place.rank)
