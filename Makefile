@@ -7,7 +7,7 @@ RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
 
 # A file that a failed recipe left must not pass for a finished one.
 .DELETE_ON_ERROR:
-.PHONY: setup profile test lint kernels figures bench
+.PHONY: setup profile test browser lint kernels figures bench
 
 setup: $(VENV)/.dev
 
@@ -16,6 +16,10 @@ profile: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(PY) -m pytest -n 2 $(ARGS)
+
+# For the tests of the pages, which are skipped without a Chromium.
+browser:
+	command -v chromium-headless-shell || command -v chromium || (apt-get update && apt-get install -y --no-install-recommends chromium-headless-shell)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check . && $(VENV)/bin/mypy

@@ -1,4 +1,4 @@
-"""Compile every kernel of ``cuda/`` for every architecture it is written for, without a GPU, and print the size of each; used by ``make kernels``."""
+"""Compile every kernel of ``cuda/`` for every architecture it declares, without a GPU, and print each one's size (``make kernels``)."""
 
 from __future__ import annotations
 

@@ -40,6 +40,11 @@ FUNCTIONS = {
 CLASSES = {
     "Job": "bytes tile_ns tiles quiet_tile_ns= quiet_tiles= waves= producers= warps= with_stores_ns= both_ways= pair= flavour=",
     "Burst": "bytes gap_cycles= start_ns=",
+    "PredictedSchedule": "pair model sm_clock_mhz t0_cycles issue_cycles issue_max_cycles issue_low_cycles issue_high_cycles stall_cycles "
+    "backlog_bytes start_ns end_ns visible_ns regime in_calibrated_range total_ns",
+    "TaskSchedule": "producers producer compute_cycles bytes remote_bytes waits_for signals phase= phases= warps= form= publish= source= "
+    "destination= both_ways= flavour= name=",
+    "TaskTrace": "schedule smids start_ns compute_end_ns store_end_ns signal_end_ns total_ns visible_ns sm_clock_mhz status= detail=",
     "Schedule": "bursts producers warps= source= destination= start= flavour= layout= completion=",
     "Stage": "pair flavour layout producers warps warp_store_bytes sm_clock_mhz bytes t0_cycles drain_gb_per_s capacity_bytes limited_by "
     "issue_base_cycles issue_cycles_per_store rate_gb_per_s stalled_gb_per_s stalled_capacity_bytes median_error p90_error",
@@ -53,6 +58,25 @@ METHODS = {
     "Schedule": "is_local key producer_count producer_set smids stores_per_warp warp_store_bytes",
     "Trace": "summary",
 }
+
+
+#: What a caller may count on of results that may still grow.
+ATTRIBUTES = {
+    "TaskPrediction": "schedule pair sm_clock_mhz start_ns compute_end_ns store_end_ns signal_end_ns backlog_bytes visible_ns total_ns "
+    "without_stores_ns",
+    "TaskAdvice": "present advised gain reason",
+    "JobAdvice": "job stage tasks largest_free_burst_bytes smallest_gap_ns",
+}
+
+
+@pytest.mark.parametrize("name", list(ATTRIBUTES))
+def test_these_attributes(name: str) -> None:
+    cls = getattr(xstage_bench, name)
+    assert set(ATTRIBUTES[name].split()) <= {f.name for f in fields(cls)} | {n for n, v in vars(cls).items() if isinstance(v, property)}
+
+
+def test_the_pacer_is_made_like_this() -> None:
+    assert str(inspect.signature(xstage_bench.Pacer)) == "(stage: 'Stage', now: 'ArrayLike', free_scale: 'float' = 1.0) -> 'None'"
 
 
 def test_these_names() -> None:

@@ -145,9 +145,9 @@ def test_the_shipped_reference_compares_with_its_own_recording() -> None:
 
 
 def test_intervals_hold_together_at_the_promised_level() -> None:
-    """2 000 A/A comparisons of six parameters, from three processes that differ: at most 1 % alarms by the rule's own arithmetic."""
+    """1 000 A/A comparisons of six parameters, from three processes that differ: at most 1 % alarms by the rule's own arithmetic."""
     rng = np.random.default_rng(5)
-    trials, cells, spread = 2_000, 6, 0.004
+    trials, cells, spread = 1_000, 6, 0.004
     parameter = PARAMETERS[1]
     alarms = 0
     draws = np.exp(spread * rng.standard_normal((trials, cells, 2, 3)))

@@ -224,12 +224,14 @@ def _second_knee(valid: pd.DataFrame) -> Finding:
 
 def _fitted(pair: PairModel) -> list[Finding]:
     entry, free = headline_entry(pair), free_entry(pair)
+    plain = (pair.flavour, pair.layout) == ("st.v4", "contiguous")
+    name_of_pair = f"pair {pair.pair}" + ("" if plain else f" ({pair.flavour}, {pair.layout})")
     if entry is None or free is None:
-        return [Finding(f"pair {pair.pair} fit", "warn", "nothing was fitted", "xstage run --only isolated")]
+        return [Finding(f"{name_of_pair} fit", "warn", "nothing was fitted", "xstage run --only isolated")]
     found = []
     for name, one, number in (("R", entry, entry.drain_gb_per_s), ("Q", entry, entry.capacity_bytes), ("T0", free, free.t0_cycles)):
         at = f"K = {one.producers}, W = {one.warps}"
-        check = f"pair {pair.pair} {name}"
+        check = f"{name_of_pair} {name}"
         if number.value is None:
             hint = "add larger bursts" if name == "Q" else "add burst sizes"
             found.append(Finding(check, "warn", f"not identified at {at}: {number.reason or 'no reason recorded'}", hint))

@@ -139,7 +139,9 @@ def _name(kind: str, pid: int, tid: int, name: str) -> Event:
 
 def all_events(found: Sequence[TaskPrediction | TaskTrace | PredictedSchedule]) -> list[Event]:
     """Return the events of several time lines, each a process of its own."""
+    from xstage_bench.model.tasks.predict import TaskPrediction
+
     events: list[Event] = []
     for i, one in enumerate(found):
-        events += task_events(one, i + 1) if hasattr(one, "schedule") else burst_events(one, i + 1)
+        events += task_events(one, i + 1) if isinstance(one, TaskTrace | TaskPrediction) else burst_events(one, i + 1)
     return events

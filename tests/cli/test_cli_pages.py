@@ -54,7 +54,7 @@ def chromium() -> Any:
     spec.loader.exec_module(module)
     path = module.find()
     if path is None:
-        pytest.skip("no Chromium here: apt-get install chromium-headless-shell, or set CHROMIUM")
+        pytest.skip("no Chromium here: make browser, or set CHROMIUM to one")
     with module.browser(path) as running:
         yield running
 

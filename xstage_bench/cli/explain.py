@@ -16,7 +16,7 @@ def command(out: Output, word: str | None) -> int:
     from xstage_bench.glossary import SECTIONS, explain, glossary
 
     found = list(glossary()) if word is None else explain(word)
-    lines = []
+    lines: list[str] = []
     for section in SECTIONS:
         mine = [e for e in found if e.section == section]
         if mine and word is None:

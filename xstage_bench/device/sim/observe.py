@@ -65,7 +65,7 @@ def observe(preset: Preset, schedule: Schedule, ideal: Ideal, rng: np.random.Gen
 
 
 def observe_tasks(preset: Preset, schedule: TaskSchedule, course: TaskCourse, rng: np.random.Generator) -> TaskTrace:
-    """Turn a noiseless course of tasks into what one execution reports: all of it some permille longer or shorter, in ticks of the timer."""
+    """Turn a noiseless course of tasks into what one execution reports: some permille longer or shorter, in ticks of the timer."""
     mhz = preset.sm_clock_mhz * (1 + 2e-5 * float(rng.standard_normal()))
     ns, tick = 1e3 / mhz * (1 + 0.5 * preset.noise.repetition * float(rng.standard_normal())), preset.timer_tick_ns
 

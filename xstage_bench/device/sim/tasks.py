@@ -1,7 +1,7 @@
 """TaskSchedules on the simulator: every SM by itself, store by store, in short steps of time.
 
-What the SMs may drain comes from the tree of arbiters, as for bursts (`arbiter`); what a task's stores cost when nothing holds them back from
-the issue port (`port`). In between, each step of `STEP` cycles lets every SM admit whole warp-stores while it has room: what it may
+What the SMs may drain comes from the tree of arbiters, as for bursts (`arbiter`); what a task's stores cost when nothing holds them back
+from the issue port (`port`). In between, each step of `STEP` cycles lets every SM admit whole warp-stores while it has room: what it may
 have outstanding, less what it has admitted and does not yet know to be drained. The two roles of an SM take turns store by store. A
 release waits until the SM knows that all its stores have drained; at system scope, until those of all SMs have.
 

@@ -69,7 +69,7 @@ class Costs:
     wait : float
         From an event's last signal to the start of a task that waits for it.
     fetch : bool
-        Whether a role fetches its next task through the SM's memory pipeline, behind all stores that the SM has outstanding: the replay does.
+        Whether a role fetches its next task through the SM's memory pipeline, behind all that the SM has outstanding: the replay does.
     stores, store_cycles : tuple of float
         Warp-stores per warp, ascending, and what issuing them costs one SM alone with `STORE_WARPS` warps; empty: the issue law holds.
     link : float
@@ -93,7 +93,8 @@ def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
     Notes
     -----
     What a role needs from the end of one of its tasks to the next is what ``single`` shows between any two; in ``ping_pong`` only the turn
-    at the tensor cores is left of it, unless the role has been late.
+    at the tensor cores is left of it, unless the role has been late. An event is as late as where every SM signals and waits, which is
+    what waves and blocks do; a replay without that probe has two SMs that wait for each other.
     """
     known = {name: e.value for name, e in costs.instrument.items() if e.value is not None}
     sizes = sorted((float(name.removeprefix(_STORE)), value) for name, value in known.items() if name.startswith(_STORE))
@@ -103,7 +104,7 @@ def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
         turn=known.get(f"turn_cycles.{schedule.form}", 0.0),
         again=known.get("turn_cycles.single", 0.0),
         signal=known.get(f"signal_cycles.{schedule.publish}", 0.0),
-        wait=known.get(f"event_cycles.{schedule.publish}", 0.0),
+        wait=known.get(f"event_of_all_cycles.{schedule.publish}", known.get(f"event_cycles.{schedule.publish}", 0.0)),
         fetch=bool(known),
         stores=tuple(n for n, _ in sizes),
         store_cycles=tuple(cycles for _, cycles in sizes),
