@@ -15,7 +15,7 @@
 
 static constexpr u32 ROLES = XSTAGE_ROLES;
 static constexpr u32 MAX_SM_TASKS = 3072;
-static constexpr u32 EVENT_STRIDE = 8;  // words: two events share no 32-byte sector, which is what the L2 locks for an atomic
+static constexpr u32 EVENT_STRIDE = 8;  // words: two events share no 32-byte sector
 static constexpr u32 NONE = 0xffffffffu;
 static constexpr u32 DONE = 1, TIMED_OUT = 2;
 

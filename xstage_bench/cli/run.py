@@ -110,7 +110,15 @@ def _replay_text(document: dict[str, Any]) -> str:
         for row in document["rows"]
     ]
     kind = f"backend {document['backend']}" + (", SIMULATED" if document["simulated"] else "")
-    head = ["schedule", "tasks", "total us", "without stores us", "slowdown", "SM clock MHz", *(n.replace("_us", " us") for n in predicted)]
+    head = [
+        "schedule",
+        "tasks",
+        "total us",
+        "without stores us",
+        "slowdown",
+        "SM clock MHz",
+        *(["predicted us", "predicted without stores us"] if predicted else []),
+    ]
     return f"{kind}, compute by {document['compute']}\n\n{table(head, rows)}"
 
 
