@@ -82,7 +82,7 @@ def test_blocks_repeat_the_first_probes(skeleton: ModuleType) -> None:
     [
         ("workloads", 71, 0.015, 0.05, 0.065),
         ("skeleton-wave-mma", 100, 0.006, 0.055, 0.08),
-        ("skeleton-wave-spin", 100, 0.006, 0.055, 0.095),  # one cell is over 8 %, see the page
+        ("skeleton-wave-spin", 100, 0.006, 0.04, 0.08),  # one cell is over 8 %, see the page
         ("skeleton-block-spin", 336, 0.005, 0.035, 0.10),
     ],
 )
@@ -97,7 +97,7 @@ def test_what_was_predicted(name: str, schedules: int, median: float, p95: float
     assert judged["total_median_error"] < median
     assert judged["total_p95_error"] < p95
     assert judged["total_largest_error"] < largest
-    assert judged["stores_median_error"] < 0.07
+    assert judged["stores_median_error"] < 0.09
 
 
 def test_the_model_that_is_shipped_predicts_the_workloads() -> None:
