@@ -242,7 +242,7 @@ def test_options_that_cannot_be_meant(xstage, tmp_path, verb, options, code, wor
     [
         (("pofile",), "did you mean 'profile'"),
         (("fit",), "Missing argument"),
-        (("predict", "one"), "Missing argument"),
+        (("predict", "one"), "give a schedule file"),
         (("export", ".", "--format", "xml"), "xml"),
         (("fit", ".", "--resamples", "3"), "3"),
         (("topo", "--backend", "gpu"), "unknown backend 'gpu'"),
