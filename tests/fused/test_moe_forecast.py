@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xstage_bench.errors import WaivedError
 from xstage_bench.fused.moe.build import STAMP
 from xstage_bench.fused.moe.forecast import TileTimes, as_tasks, pick, tile_times
 from xstage_bench.fused.moe.layer import Layer, rows_of
 from xstage_bench.fused.moe.order import Order, TaskLists, task_lists
+from xstage_bench.fused.moe.run import devices_of
 from xstage_bench.fused.moe.suite import SHAPES, suite_cases
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.workloads.shapes import moe_shape
@@ -71,6 +73,14 @@ def test_the_suite_is_the_96_configurations() -> None:
     assert len({c.key("bf16") for c in suite_cases()}) == 96
     assert sum(c.searched for c in suite_cases()) == 12
     assert len(SHAPES) == 8
+
+
+def test_ranks_get_a_gpu_each_where_there_are_enough() -> None:
+    assert devices_of(8, 8) == tuple(range(8))
+    assert devices_of(2, 8) == (0, 1)
+    assert devices_of(8, 4) == (0, 1)  # emulated
+    with pytest.raises(WaivedError, match="even an emulated group needs two"):
+        devices_of(8, 1)
 
 
 def row(**us: float) -> dict[str, Any]:

@@ -44,9 +44,10 @@ def command(
     """
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.fused.moe.layer import DTYPES
-    from xstage_bench.fused.moe.run import Options, run
+    from xstage_bench.fused.moe.run import Options, devices_of, run
     from xstage_bench.fused.moe.suite import ROUTINGS, SHAPES, TOKENS, suite_cases
     from xstage_bench.fused.moe.summary import summarise
+    from xstage_bench.topology import read_topology
 
     if suite == bool(shapes):
         raise UsageError("neither a shape nor the suite" if not suite else "--suite has its own shapes", "--shape dsv4-flash, or --suite")
@@ -57,8 +58,11 @@ def command(
     if path.exists() and not resume:
         raise UsageError(f"{path} is there already", "--resume goes on with it; --out names another file")
     resolve_backend("cuda", "gpu")
+    devices = devices_of(ep, len(read_topology().gpus))
     limit = float("inf") if budget is None else budget
-    options = Options(model=model, combines=combines or ("bf16",), repetitions=repetitions, seed=seed, unfused=unfused, budget_s=limit)
+    options = Options(
+        devices=devices, model=model, combines=combines or ("bf16",), repetitions=repetitions, seed=seed, unfused=unfused, budget_s=limit
+    )
     document = run(cases, path, options, resume=resume, argv=["xstage", *sys.argv[1:]], say=out.note)
     summary = summarise(document)
     out.result({"file": str(path), **summary}, f"{path}\n\n{_text(summary)}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.environment import snapshot
+from xstage_bench.errors import WaivedError
 from xstage_bench.fused.session import results
 from xstage_bench.record.json_file import read_json, write_json
 
@@ -45,6 +46,21 @@ class Options:
     seed: int = 0
     budget_s: float = float("inf")
     unfused: bool = False
+
+
+def devices_of(ep: int, gpus: int) -> tuple[int, ...]:
+    """Return the GPUs of the first ranks: one for each where there are enough, else two, which emulate the group for the sender.
+
+    Raises
+    ------
+    WaivedError
+        Fewer than two GPUs for more than one rank.
+    """
+    if ep <= gpus:
+        return tuple(range(ep))
+    if gpus < 2:
+        raise WaivedError(f"{ep} ranks on {gpus} GPUs: even an emulated group needs two", "--ep 1")
+    return (0, 1)
 
 
 def run(
