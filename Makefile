@@ -7,12 +7,15 @@ RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
 
 # A file that a failed recipe left must not pass for a finished one.
 .DELETE_ON_ERROR:
-.PHONY: setup profile test browser lint kernels figures bench
+.PHONY: setup profile profile-node test browser lint kernels figures bench
 
 setup: $(VENV)/.dev
 
 profile: $(VENV)/.base
 	$(PY) -m xstage_bench profile $(ARGS)
+
+profile-node: $(VENV)/.base
+	$(PY) scripts/profile_node.py $(ARGS)
 
 test: $(VENV)/.dev
 	$(PY) -m pytest -n 2 $(ARGS)

@@ -98,6 +98,24 @@ def test_every_study_fits_on_two_gpus(name: str) -> None:
         pack(scene, node(), 2, 0)
 
 
+def test_pairs_at_once_are_all_pairs_once_alone_and_once_together() -> None:
+    every = {(a, b) for a in range(4) for b in range(4) if a != b}
+    scenes = STUDIES["pairs_at_once"](node(4))
+    assert [s.pairs() for s in scenes[:12]] == [(p,) for p in sorted(every)]
+    together = [s.pairs() for s in scenes[12:]]
+    assert sorted(p for pairs in together for p in pairs) == sorted(every)
+    for pairs in together:  # disjoint: one coming in and one going out everywhere
+        assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs) == 4
+
+
+def test_several_peers_grow_one_by_one() -> None:
+    scenes = STUDIES["several_peers"](node(4))
+    assert {len(s.pairs()) for s in scenes} == {1, 2, 3}
+    assert {s.schedules[0].bursts[0].bytes for s in scenes} == {n * 8192 for n in (1, 2, 4, 6, 8, 12, 16, 32, 64, 128)}
+    fans = [s for s in scenes if s.name == "fan-out of 0 to 3"]
+    assert {sum(x.producer_count for x in s.schedules) for s in fans} == {node(4).gpus[0].sm_count}
+
+
 def test_a_node_of_one_gpu_has_host_memory() -> None:
     from xstage_bench.device.cuda.scene import pack
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from xstage_bench.device import Node
-from xstage_bench.patterns import PATTERNS, both_directions, pair
+from xstage_bench.patterns import PATTERNS, both_directions, fan_out_to, incast_from, pair, shift
 from xstage_bench.scene import Companion, CompanyKind, GapWork, Scene
 from xstage_bench.schedule import HOST, Burst, Schedule
 
@@ -24,9 +24,25 @@ def patterns(node: Node) -> list[Scene]:
 def directions(node: Node) -> list[Scene]:
     """Isolated bursts of growing size by all SMs: each direction alone, then both."""
     scenes = []
-    for turns in (1, 2, 4, 6, 8, 12, 16, 32, 64, 128):
-        bursts = (Burst(turns * _TURN_BYTES),)
+    for bursts in _growing():
         scenes += [pair(node, bursts), pair(node, bursts, source=1, destination=0), both_directions(node, bursts)]
+    return scenes
+
+
+def pairs_at_once(node: Node) -> list[Scene]:
+    """Every ordered pair alone, then all of them in scenes of disjoint pairs: what measuring pairs at once costs."""
+    n, bursts = len(node.gpus), (Burst(_LONG_BYTES),)
+    alone = [pair(node, bursts, source=a, destination=b) for a in range(n) for b in range(n) if a != b]
+    return alone + [shift(node, bursts, by=by) for by in range(1, n)]
+
+
+def several_peers(node: Node) -> list[Scene]:
+    """Growing isolated bursts by one GPU to 1, 2, ... others, and by 1, 2, ... others to one: is Q of the SM, the port or the pair?"""
+    others = [g.index for g in node.gpus[1:]]
+    scenes = []
+    for count in range(1, len(others) + 1):
+        for bursts in _growing():
+            scenes += [fan_out_to(node, bursts, others[:count]), incast_from(node, bursts, others[:count])]
     return scenes
 
 
@@ -107,12 +123,19 @@ def host(node: Node) -> list[Scene]:
 STUDIES: dict[str, Callable[[Node], list[Scene]]] = {
     "patterns": patterns,
     "directions": directions,
+    "pairs_at_once": pairs_at_once,
+    "several_peers": several_peers,
     "pulls": pulls,
     "local": local,
     "gap_work": gap_work,
     "producers_per_sm": producers_per_sm,
     "host": host,
 }
+
+
+def _growing() -> list[tuple[Burst]]:
+    """One burst of each size, from far below what an SM can have outstanding to far above it."""
+    return [(Burst(turns * _TURN_BYTES),) for turns in (1, 2, 4, 6, 8, 12, 16, 32, 64, 128)]
 
 
 def _halves(node: Node, gpu: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -41,10 +41,25 @@ def all_to_all(
     return Scene(tuple(s for row in rows for s in row), name=f"all-to-all of {len(node.gpus)}")
 
 
+def shift(node: Node, bursts: tuple[Burst, ...], *, warps: int = 4, by: int = 1) -> Scene:
+    """Every GPU stores to the one `by` places on: disjoint pairs, one coming in and one going out everywhere."""
+    n = len(node.gpus)
+    return Scene(tuple(_between(node, bursts, warps, g, (g + by) % n) for g in range(n)), name=f"shift by {by} of {n}")
+
+
 def ring(node: Node, bursts: tuple[Burst, ...], *, warps: int = 4, source: int | None = None, destination: int | None = None) -> Scene:
     """Every GPU stores to the next one."""
-    n = len(node.gpus)
-    return Scene(tuple(_between(node, bursts, warps, g, (g + 1) % n) for g in range(n)), name=f"ring of {n}")
+    return replace(shift(node, bursts, warps=warps), name=f"ring of {len(node.gpus)}")
+
+
+def fan_out_to(node: Node, bursts: tuple[Burst, ...], destinations: Sequence[int], *, warps: int = 4, source: int = 0) -> Scene:
+    """One GPU stores to some others, its SMs dealt out to them in turn."""
+    return Scene(_dealt(node, bursts, warps, source, destinations), name=f"fan-out of {source} to {len(destinations)}")
+
+
+def incast_from(node: Node, bursts: tuple[Burst, ...], sources: Sequence[int], *, warps: int = 4, destination: int = 0) -> Scene:
+    """Some GPUs store to one, each with all of its SMs."""
+    return Scene(tuple(_between(node, bursts, warps, s, destination) for s in sources), name=f"incast to {destination} of {len(sources)}")
 
 
 PATTERNS: dict[str, Callable[..., Scene]] = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xstage_bench.scene import Scene
 
 PATTERNS = ("pair", "both_directions", "fan_out", "incast", "all_to_all", "ring")
-STUDIES = ("patterns", "directions", "pulls", "local", "gap_work", "producers_per_sm", "host")
+STUDIES = ("patterns", "directions", "pairs_at_once", "several_peers", "pulls", "local", "gap_work", "producers_per_sm", "host")
 ERROR = 1
 
 
