@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import gc
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,7 @@ from xstage_bench.record.json_file import check_version, encode_json, read_bytes
 from xstage_bench.schedule import Burst, Schedule, StartRule
 from xstage_bench.schedule_csv import COLUMNS, schedules_from_csv
 
+T = TypeVar("T")
 SCHEMA_VERSION = 1
 LARGEST_FILE_BYTES = 512 << 20
 
@@ -75,16 +77,25 @@ def load_schedules(path: Path | str) -> list[Schedule]:
     DataError
         The content describes no schedules; the message names the file, the line or entry, the column and the value.
     """
-    path = Path(path)
+    with _no_collection():
+        return read_either(Path(path), _from_json, schedules_from_csv, "schedule", _HINT)
+
+
+def read_either(path: Path, from_json: Callable[[Path, str], list[T]], from_csv: Callable[[str], list[T]], what: str, hint: str) -> list[T]:
+    """Return what a file of JSON or CSV holds, at least one of it; errors of either reader name the file."""
     text = read_text(path)
     try:
-        with _no_collection():
-            found = _from_json(path, text) if text.lstrip()[0] in "{[" else schedules_from_csv(text)
+        found = from_json(path, text) if is_json(text) else from_csv(text)
     except XStageError as error:
         raise DataError(error.message if error.message.startswith(str(path)) else f"{path}: {error.message}", error.hint) from error
     if not found:
-        raise DataError(f"{path} holds no schedule", _HINT)
+        raise DataError(f"{path} holds no {what}", hint)
     return found
+
+
+def is_json(text: str) -> bool:
+    """Whether the text of a file, which is not blank, is JSON rather than CSV."""
+    return text.lstrip()[0] in "{["
 
 
 def read_schedule(path: Path | str) -> Schedule:

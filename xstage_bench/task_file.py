@@ -12,7 +12,7 @@ import msgspec
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.record.atomic import write_bytes
 from xstage_bench.record.json_file import check_version
-from xstage_bench.schedule_file import read_text
+from xstage_bench.schedule_file import is_json, read_either, read_text
 from xstage_bench.task_csv import REQUIRED, tasks_from_csv, tasks_to_csv
 from xstage_bench.task_schedule import NONE, Form, Publish, TaskSchedule
 
@@ -75,15 +75,7 @@ def load_tasks(path: Path | str) -> list[TaskSchedule]:
     DataError
         The content describes no task schedules; the message names the file, the entry or line, the task and the value.
     """
-    path = Path(path)
-    text = read_text(path)
-    try:
-        found = _from_json(path, text) if _is_json(text) else tasks_from_csv(text)
-    except XStageError as error:
-        raise DataError(error.message if error.message.startswith(str(path)) else f"{path}: {error.message}", error.hint) from error
-    if not found:
-        raise DataError(f"{path} holds no task schedule", _HINT)
-    return found
+    return read_either(Path(path), _from_json, tasks_from_csv, "task schedule", _HINT)
 
 
 def save_tasks(path: Path | str, schedules: Sequence[TaskSchedule]) -> None:
@@ -107,17 +99,13 @@ def save_tasks(path: Path | str, schedules: Sequence[TaskSchedule]) -> None:
 def is_task_file(path: Path | str) -> bool:
     """Whether a schedule file is of tasks rather than bursts, by its keys or columns; errors as `load_tasks` when it cannot be read."""
     text = read_text(Path(path))
-    if not _is_json(text):
+    if not is_json(text):
         return "compute_cycles" in text.lstrip().splitlines()[0]
     try:
         head = json.loads(text)
     except (ValueError, RecursionError):
         return False  # the reader of burst schedules says what is wrong
     return isinstance(head, dict) and ("tasks" in head or "task_schedules" in head)
-
-
-def _is_json(text: str) -> bool:
-    return text.lstrip()[0] in "{["
 
 
 def _from_json(path: Path, text: str) -> list[TaskSchedule]:

@@ -1,6 +1,10 @@
-"""The descriptor that a bulk tensor store needs: the destination as a two-dimensional array of bf16, stored in boxes of 64 columns."""
+"""Descriptors of the bulk tensor copy engine: what the driver encodes, and the one that a flavour of tensor stores needs."""
 
 from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +16,71 @@ COLUMN_BYTES = 2  # bf16
 BOX_COLUMNS = 64  # 128 bytes: what the swizzle of the source spans
 ROW_BYTES = {"none": BOX_COLUMNS * COLUMN_BYTES, "tile": 2048}  # of the array, by the layout's segments; cuda/layouts.cuh has the same
 
+Element = Literal["BFLOAT16", "UINT8", "UINT16"]
+
+
+def encode_tiled(
+    element: Element,
+    address: int,
+    shape: Sequence[int],
+    strides_bytes: Sequence[int],
+    box: Sequence[int],
+    *,
+    swizzle_bytes: Literal[64, 128] = 128,
+    promotion: Literal["NONE", "L2_256B"] = "NONE",
+) -> NDArray[np.uint64]:
+    """Encode a tensor that is copied in boxes.
+
+    Parameters
+    ----------
+    element : {'BFLOAT16', 'UINT8', 'UINT16'}
+        The copy engine does not look at values.
+    address : int
+        Of the first element, a multiple of 16; on this GPU or on a peer.
+    shape : sequence of int
+        Elements in each dimension, the contiguous one first.
+    strides_bytes : sequence of int
+        Of every dimension but the first.
+    box : sequence of int
+        Elements of a box in each dimension.
+    swizzle_bytes : {64, 128}
+        Rows of a box that the swizzle spans, in shared memory.
+    promotion : {'NONE', 'L2_256B'}
+        How much is brought to the L2 at a time.
+
+    Returns
+    -------
+    ndarray of uint64, shape (16,)
+        For memory aligned to 64 bytes.
+
+    Raises
+    ------
+    RuntimeError
+        The driver refuses it.
+    """
+    from cuda.bindings import driver
+
+    wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+    status, descriptor = driver.cuTensorMapEncodeTiled(
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{element}"),
+        len(shape),
+        address,
+        [wide(n) for n in shape],
+        [wide(n) for n in strides_bytes],
+        [narrow(n) for n in box],
+        [narrow(1)] * len(shape),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle_bytes}B"),
+        getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"tensor of {' x '.join(map(str, shape))} {element} at {address:#x}: {status.name}")
+    return np.frombuffer(ctypes.string_at(descriptor.getPtr(), TENSOR_MAP_BYTES), dtype=np.uint64)
+
 
 def encode_tensor_map(address: int, size: int, variant: Variant) -> NDArray[np.uint8]:
-    """Describe memory to the tensor stores of a variant.
+    """Describe memory to the tensor stores of a variant: a two-dimensional array of bf16, stored in boxes of 64 columns.
 
     Parameters
     ----------
@@ -33,26 +99,9 @@ def encode_tensor_map(address: int, size: int, variant: Variant) -> NDArray[np.u
     RuntimeError
         The driver refuses it.
     """
-    from cuda.bindings import driver
-
     from xstage_bench.layouts import LAYOUTS
 
     row = ROW_BYTES[LAYOUTS[variant.layout].segments]
     rows_of_box = variant.flavour.bytes // (BOX_COLUMNS * COLUMN_BYTES)
-    wide, narrow = driver.cuuint64_t, driver.cuuint32_t
-    status, encoded = driver.cuTensorMapEncodeTiled(
-        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        2,
-        address,
-        [wide(row // COLUMN_BYTES), wide(size // row)],
-        [wide(row)],
-        [narrow(BOX_COLUMNS), narrow(rows_of_box)],
-        [narrow(1), narrow(1)],
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"cuTensorMapEncodeTiled for {variant.flavour.name}, {variant.layout}: {status.name}")
-    return np.array([int(word) for word in encoded.opaque], dtype=np.uint64).view(np.uint8)
+    shape = (row // COLUMN_BYTES, size // row)
+    return encode_tiled("BFLOAT16", address, shape, (row,), (BOX_COLUMNS, rows_of_box)).view(np.uint8)
