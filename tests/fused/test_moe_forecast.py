@@ -13,6 +13,7 @@ from xstage_bench.errors import WaivedError
 from xstage_bench.fused.moe.build import STAMP
 from xstage_bench.fused.moe.forecast import TileTimes, as_tasks, pick, tile_times
 from xstage_bench.fused.moe.layer import Layer, rows_of
+from xstage_bench.fused.moe.measure import case_variants
 from xstage_bench.fused.moe.order import Order, TaskLists, task_lists
 from xstage_bench.fused.moe.run import devices_of
 from xstage_bench.fused.moe.suite import SHAPES, suite_cases
@@ -73,6 +74,22 @@ def test_the_suite_is_the_96_configurations() -> None:
     assert len({c.key("bf16") for c in suite_cases()}) == 96
     assert sum(c.searched for c in suite_cases()) == 12
     assert len(SHAPES) == 8
+
+
+def test_a_case_times_what_it_is_judged_against() -> None:
+    layer = Layer(moe_shape("dsv4-flash"), 512, 8, "fp8")
+    rows = rows_of(layer, 0)
+    variants = {v.name: v for v in case_variants(layer, rows, Order("interleaved", lead=2.0), "bf16", 132, search=False)}
+    waves = [v.order.experts_per_wave for name, v in variants.items() if name.startswith("wave ") and name != "wave alone"]
+    assert len(set(waves)) == len(waves) >= 2
+    assert all(layer.local_experts % n == 0 for n in waves if n is not None)
+    assert variants["chosen alone"].build.combine == "none"
+    assert variants["chosen local"].local
+    assert variants["chosen bulk rows"].build.row_store == "bulk"
+    assert {v.build.fp8 for v in variants.values()} == {True}
+    searched = case_variants(layer, rows, Order("interleaved"), "f32", 132, search=True)
+    assert sum(v.name.startswith("search ") for v in searched) == 6
+    assert {v.build.combine for v in searched} == {"f32", "none"}
 
 
 def test_ranks_get_a_gpu_each_where_there_are_enough() -> None:

@@ -6,7 +6,7 @@ Times are from the common start of all GPUs until every rank's rows have arrived
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ def case_variants(layer: Layer, rows: Rows, chosen: Order, combine: Combine, cta
     waves = wave_orders(layer, rows, ctas)
     out = [Variant(f"wave {o.experts_per_wave}", o, build) for o in waves]
     out += [Variant("chosen", chosen, build), Variant("chosen alone", chosen, silent), Variant("chosen local", chosen, build, True)]
-    out += [Variant("wave alone", waves[len(waves) // 2], silent)]
+    out += [Variant("wave alone", waves[len(waves) // 2], silent), Variant("chosen bulk rows", chosen, replace(build, row_store="bulk"))]
     if search:
         out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in LEADS))]
     return out
@@ -95,7 +95,8 @@ def measure(
     prepared: dict[str, Prepared] = {}
     for v in variants:
         prepared[v.name] = group.prepare(v.order, v.build, local=v.local, lists=(lists or {}).get(v.order))
-    errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in ("chosen", variants[0].name)}  # a wave order too
+    checked = ("chosen", "chosen bulk rows", variants[0].name)  # the last: a wave order
+    errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
     found: dict[str, list[tuple[float, float]]] = {v.name: [] for v in variants}
     for repetition in range(repetitions + WARM_UP):
         for i in rng.permutation(len(variants)):

@@ -37,6 +37,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "local_us": us["chosen local"],
         "wave_us": us[wave],
         "interleaved_us": us["chosen"],
+        "bulk_rows_us": us.get("chosen bulk rows"),
         "bound_us": max(alone, row["drain_us"]),
         "skeleton_gain": row.get("skeleton_gain"),
         "predicted_gain": row.get("predicted_gain"),
