@@ -15,6 +15,7 @@
 // Another warp or SM than the storing one, or less than a system-scope fence, leaves the stage as it is: it is emptied after the stamp.
 #define XSTAGE_EMPTY_AFTER (XSTAGE_COMPLETION != 2 || XSTAGE_BY != XSTAGE_BY_SELF)
 
+// After the start of the burst: enough to fill what an SM can hold, less than a short burst takes to drain.
 static constexpr u32 BY_SM_DELAY_NS = 500;
 
 // A release publishes for its whole warp (the warp meets first) and one lane executes it; a fence is executed by all lanes.

@@ -26,7 +26,6 @@
 #define XSTAGE_COMBINE_NONE 0  // nothing is stored: the time that stores are judged against
 #define XSTAGE_COMBINE_BF16 1
 #define XSTAGE_COMBINE_F32 2   // twice the bytes: drain over compute as on a GPU with a slower link
-#define XSTAGE_COMBINE_FP8 3   // half the bytes, a scale for each row of a tile
 #define XSTAGE_PUBLISH_RELEASE 0    // the storing warpgroup releases at gpu scope, and waits for the remote backlog of its SM
 #define XSTAGE_PUBLISH_ELSEWHERE 1  // another warp of the SM does so, and the warpgroup goes on
 #define XSTAGE_PUBLISH_BULK 2       // bulk stores; the tile is published when the copy engine has performed them
@@ -50,7 +49,7 @@ struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe/build.py; the la
   u64 row_scale, act_scale, w1_scale, w2_scale;  // float32, FP8 only
   u64 gathered, activations;        // what `rows` and `act` describe
   u64 sources[MAX_RANKS], source_scales[MAX_RANKS];
-  u64 slots[MAX_RANKS], slot_scales[MAX_RANKS];
+  u64 slots[MAX_RANKS];
   u64 finished[MAX_RANKS];          // each rank's count of CTAs that have stored everything
   u64 started[MAX_RANKS];           // each rank's count of ranks that have begun
   u64 own_slots, own_finished, own_started;  // this rank's, to be reduced and waited for

@@ -22,8 +22,6 @@ INSTRUCTIONS: tuple[str, ...] = (
 )
 Who = Literal["self", "warp", "sm"]
 WHO: tuple[Who, ...] = ("self", "warp", "sm")
-#: After the start of the burst, ``@sm`` only: enough to fill what an SM can hold, less than a short burst takes to drain.
-SM_DELAY_NS = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xstage_bench.cli.options import FILE, common, ordered_pairs
-from xstage_bench.cli.output import STDOUT, Output, check_file, table
+from xstage_bench.cli.output import Output, check_file, table
 
 if TYPE_CHECKING:
     from xstage_bench.copies import Copier
@@ -30,7 +30,6 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, processes: i
     from xstage_bench.copies import measure_copies
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.device.cuda.compile import sources_hash
-    from xstage_bench.record.json_file import encode_json, write_json
 
     check_file(path)
     out.no_json_beside(path, "the document")
@@ -42,12 +41,7 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, processes: i
     }
     for pair, reason in document["failed_pairs"].items():
         out.note(f"xstage: {reason}" if f"pair {pair}" in reason else f"xstage: pair {pair}: {reason}")
-    if path == STDOUT:
-        out.raw(encode_json(document))
-    else:
-        if path is not None:
-            write_json(path, document)
-        out.result(document, _text(document))
+    out.document(path, document, _text(document))
     return ERROR if document["failed_pairs"] else 0
 
 

@@ -34,6 +34,17 @@ class Output:
         else:
             self.raw((text.rstrip("\n") + "\n").encode())
 
+    def document(self, path: Path | None, document: Any, text: str) -> None:
+        """Write a document to `path`, if any, and print it as a result; ``-`` puts the document alone on stdout."""
+        from xstage_bench.record.json_file import encode_json, write_json
+
+        if path == STDOUT:
+            self.raw(encode_json(document))
+            return
+        if path is not None:
+            write_json(path, document)
+        self.result(document, text)
+
     def raw(self, data: bytes) -> None:
         """Write bytes to stdout as they are. A reader that went away has seen enough: the verb goes on and keeps its own exit status."""
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xstage_bench.cli.options import FILE, backend, common
-from xstage_bench.cli.output import STDOUT, Output, check_file, table
+from xstage_bench.cli.output import Output, check_file, table
 
 if TYPE_CHECKING:
     from xstage_bench.device import Node
@@ -41,7 +41,6 @@ def command(out: Output, spec: str, path: Path | None, repetitions: int, process
     reached are left out and named with the reason.
     """
     from xstage_bench.device.backend import resolve_backend
-    from xstage_bench.record.json_file import encode_json, write_json
     from xstage_bench.scene_run import measure_scenes
 
     check_file(path)
@@ -57,12 +56,7 @@ def command(out: Output, spec: str, path: Path | None, repetitions: int, process
     for kind in ("waived", "failed"):
         for name, reason in document[kind].items():
             out.note(f"xstage: pair {name} {kind}: {reason}")
-    if path == STDOUT:
-        out.raw(encode_json(document))
-    else:
-        if path is not None:
-            write_json(path, document)
-        out.result(document, _text(document))
+    out.document(path, document, _text(document))
     return ERROR if document["failed"] else 0
 
 

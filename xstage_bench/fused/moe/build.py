@@ -14,7 +14,7 @@ PLAN = np.dtype(
     [(n, "<u8", 16) for n in ("rows", "w1", "act", "w2", "act_out")]
     + [(n, "<u8") for n in ("tasks", "first", "block_expert", "block_rows", "ready", "arrived", "row_slot", "row_source")]
     + [(n, "<u8") for n in ("row_scale", "act_scale", "w1_scale", "w2_scale", "gathered", "activations")]
-    + [(n, "<u8", MAX_RANKS) for n in ("sources", "source_scales", "slots", "slot_scales", "finished", "started")]
+    + [(n, "<u8", MAX_RANKS) for n in ("sources", "source_scales", "slots", "finished", "started")]
     + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "out", "stamps", "report", "timeout_ns")]
     + [(n, "<u4") for n in ("hidden", "inter", "blocks", "ranks", "epoch", "tokens", "top_k", "reduce")]
     + [("pad", "<u8", 6)]

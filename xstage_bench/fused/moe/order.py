@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from xstage_bench.errors import UsageError
 from xstage_bench.workloads.deal import deal_tiles
 from xstage_bench.workloads.moe import default_experts_per_wave
-from xstage_bench.workloads.shapes import TILE
 
 from .layer import Layer, Rows
 
@@ -154,8 +153,3 @@ def _stuck(lists: TaskLists, blocks: int, linear1_tiles: int) -> int | None:
                     ready.extend(waiting.pop(b, ()))
             at[c] += 1
     return next((int(lists.words[at[c]]) for c in range(lists.ctas) if at[c] < end[c]), None)
-
-
-def tile_flops(layer: Layer) -> tuple[int, int]:
-    """Floating-point operations of a Linear-1 and of a Linear-2 tile."""
-    return 2 * TILE * TILE * layer.shape.hidden, 2 * TILE * TILE * layer.shape.inter
