@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,14 @@ class Group:
             self.gpus.kernel(rank.device, build)
         uploaded = tuple(rank.upload(one, stamps=build.stamps) for rank, one in zip(self.ranks, lists, strict=True))
         return Prepared(order, build, local, tuple(lists), uploaded)
+
+    def with_stamps(self, prepared: Prepared) -> Prepared:
+        """Return the same lists, checked already, for the build whose tasks leave their times."""
+        build = replace(prepared.build, stamps=True)
+        for rank in self.ranks:
+            self.gpus.kernel(rank.device, build)
+        uploaded = tuple(rank.upload(one, stamps=True) for rank, one in zip(self.ranks, prepared.lists, strict=True))
+        return replace(prepared, build=build, uploaded=uploaded)
 
     def run(self, prepared: Prepared, *, reduce: bool = False) -> tuple[Times, ...]:
         """Execute a layer once on all GPUs.
