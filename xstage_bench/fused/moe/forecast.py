@@ -136,6 +136,9 @@ def kernel_costs(costs: TaskCosts, tasks: TaskSchedule, times: TileTimes, sm_clo
     """
     contained = ("compute_excess_cycles.", "turn_cycles.", "store_cycles.")
     known = {name: e for name, e in costs.instrument.items() if not name.startswith(contained)}
+    known["turn_cycles.single"] = _median(
+        0.0, "a group reads its next task while it waits for its turn, behind what its SM has outstanding"
+    )
     usual = TILE * TILE * COMBINE_BYTES["bf16"]  # what a Linear-2 tile stored when its time was read
     for phase, rest_ns in enumerate((times.linear1_rest_ns, times.linear2_rest_ns)):
         size = int(tasks.bytes[tasks.phase == phase].max(initial=0))
