@@ -197,11 +197,11 @@ def pick(predicted_ns: Mapping[str, float], usual: str) -> str:
 
 
 def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> TaskPrediction:
-    """Predict one order of rank 0."""
+    """Predict one order of rank 0, without its twin that stores nothing."""
     from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, 0, rows, lists, times, combine, model.sm_clock_mhz)
     costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), tasks, times, model.sm_clock_mhz)
-    return predict_tasks(model, tasks, pair="0>1", costs=costs)
+    return predict_tasks(model, tasks, pair="0>1", costs=costs, twin=False)
