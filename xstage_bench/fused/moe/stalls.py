@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     from .group import Group, Prepared
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 NS_OF_US = 1e3
 #: Within this much of the measured one a predicted stall counts as right, us.
 CLOSE_US = 1.0
 
 
-def idle_before(begin_ns: FloatArray, computed_ns: FloatArray, lists: TaskLists) -> FloatArray:
+def idle_before(begin_ns: FloatArray, computed_ns: FloatArray, first: IntArray) -> FloatArray:
     """Return how long an SM's tensor cores were idle before each task.
 
     Parameters
     ----------
     begin_ns, computed_ns : ndarray, shape (tasks,)
         When a task had the tensor cores and its first operands, and when its products had ended.
-    lists : TaskLists
+    first : ndarray of int, shape (SMs + 1,)
+        Tasks of SM p are ``first[p]:first[p + 1]``.
 
     Notes
     -----
@@ -43,8 +45,13 @@ def idle_before(begin_ns: FloatArray, computed_ns: FloatArray, lists: TaskLists)
     A task may begin before the last products of the one before it have ended: no idle time either.
     """
     idle = np.maximum(begin_ns - np.roll(computed_ns, 1), 0.0)
-    idle[lists.first[:-1][np.diff(lists.first) > 0]] = 0.0
+    idle[_heads(first)] = 0.0
     return idle
+
+
+def _heads(first: IntArray) -> IntArray:
+    """Return the first task of each SM that has any."""
+    return first[:-1][np.diff(first) > 0]
 
 
 def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists) -> dict[str, Any]:
@@ -85,14 +92,10 @@ def predicted(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine:
     for one in (combine, "none"):
         found = predict_order(model, layer, rows, times, one, ctas, order)
         second = found.schedule.phase == 1
-        idle.append(_per_second(idle_before(found.start_ns, found.compute_end_ns, _lists_of(found.schedule.first, second)), second))
+        idle.append(_per_second(idle_before(found.start_ns, found.compute_end_ns, found.schedule.first), second))
         if one == combine:
             spans = found.issue_ns[second]
     return {"predicted_us": idle[0] - idle[1], "predicted_store_span_us": _spans(spans)}
-
-
-def _lists_of(first: NDArray[np.int64], second: NDArray[np.bool_]) -> TaskLists:
-    return TaskLists(second.astype(np.uint32) << 31, first)
 
 
 def measure_stalls(group: Group, prepared: Mapping[str, Prepared], forecast: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -138,9 +141,9 @@ def _read(stamps: NDArray[Any], lists: TaskLists) -> tuple[float, float, FloatAr
     """Idle time and products per Linear-2 tile, us, and the store span of each Linear-2 tile, ns."""
     zero = stamps["begin_ns"].min()
     begin, computed, stored = ((stamps[name] - zero).astype(np.int64) for name in ("begin_ns", "computed_ns", "stored_ns"))
-    idle = idle_before(begin.astype(np.float64), computed.astype(np.float64), lists)
+    idle = idle_before(begin.astype(np.float64), computed.astype(np.float64), lists.first)
     before = np.roll(computed, 1)
-    before[lists.first[:-1][np.diff(lists.first) > 0]] = np.iinfo(np.int64).min
+    before[_heads(lists.first)] = np.iinfo(np.int64).min
     busy = (computed - np.maximum(begin, before)).astype(np.float64)
     second = lists.second
     return _per_second(idle, second), _per_second(busy, second), (stored - computed)[second].astype(np.float64)
