@@ -184,6 +184,8 @@ class Group:
         me, places, top_k = self.ranks[rank], self.places(rank), self.layer.shape.top_k
         rows, worst = me.rows, 0.0
         for block in range(rows.blocks) if blocks is None else np.unique(np.linspace(0, rows.blocks - 1, blocks).astype(int)):
+            if not rows.block_rows[block]:  # the padding of a rank to which nothing goes
+                continue
             self.gpus.use(me.device)
             expected = expected_rows(self.layer, rows, me.arrays["gathered"], me.arrays["row_scale"], me.weights, int(block)).get()
             at = slice(block * TILE, block * TILE + int(rows.block_rows[block]))
