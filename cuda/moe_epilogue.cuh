@@ -1,7 +1,7 @@
 // What follows a tile's products. Linear-1: SwiGLU, the activations stay here. Linear-2: each row goes to the rank that owns its token.
 //
-// A warp's 16 rows pass through its own part of shared memory, so that a row leaves as one segment of 256 bytes by half a warp; no
-// warp waits for another one.
+// A warp's 16 rows pass through its own part of shared memory, so that a row leaves as one segment of 256 bytes by half a warp (FP8
+// rows: 128 bytes by a quarter); no warp waits for another one.
 #pragma once
 
 #include "moe_plan.cuh"
@@ -150,7 +150,7 @@ static __device__ __forceinline__ u32 staged_result(u32 base, u32 row, u32 chunk
   return XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? base + row * PITCH_BYTES + 16 * chunk : staged(base, row, chunk);
 }
 
-// One row's segment of 256 bytes goes to its owner; `segment` is where in the row. `slots`: lane `first` + r has row r's.
+// Each row's segment goes to its owner; `segment` is where in the row. `slots`: lane `first` + r has row r's.
 static __device__ __forceinline__ void store_segments(const MoePlan &plan, u32 staging, u32 slots, u32 first, u32 lane, u32 row_bytes, u32 segment) {
 #if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
   async_proxy_fence();
@@ -161,24 +161,34 @@ static __device__ __forceinline__ void store_segments(const MoePlan &plan, u32 s
   }
   bulk_commit();
 #else
-  const u32 chunk = lane & 15;
+  constexpr u32 CHUNKS = SEGMENT_BYTES / 16, AT_ONCE = 32 / CHUNKS;
+  const u32 chunk = lane % CHUNKS;
 #pragma unroll
-  for (u32 part = 0; part < 8; part += 4) {
+  for (u32 part = 0; part < 16 / AT_ONCE; part += 4) {
     uint4 data[4];
 #pragma unroll
-    for (u32 i = 0; i < 4; ++i) data[i] = shared_load(staged_result(staging, 2 * (part + i) + lane / 16, chunk));
+    for (u32 i = 0; i < 4; ++i) data[i] = shared_load(staged_result(staging, AT_ONCE * (part + i) + lane / CHUNKS, chunk));
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
-      const u32 slot = __shfl_sync(0xffffffffu, slots, first + 2 * (part + i) + lane / 16);
+      const u32 slot = __shfl_sync(0xffffffffu, slots, first + AT_ONCE * (part + i) + lane / CHUNKS);
       if (slot != NO_ROW) store_16((char *)plan.slots[slot >> 28] + (u64)(slot & 0xfffffff) * row_bytes + segment + 16 * chunk, data[i]);
     }
   }
 #endif
 }
 
+// What this thread's two rows of a product are multiplied by on their way.
+static __device__ __forceinline__ float2 result_scales(const MoePlan &plan, const Facts &facts, u32 half, u32 lane) {
+  float2 scale = of_rows(facts.row_scale, half, lane);
+#if XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
+  scale.x *= plan.result_inverse, scale.y *= plan.result_inverse;
+#endif
+  return scale;
+}
+
 static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging, const Facts &facts, const float (&d)[HALF], const Task &task, u32 half, u32 lane) {
 #if XSTAGE_COMBINE != XSTAGE_COMBINE_NONE
-  const float2 scale = of_rows(facts.row_scale, half, lane);
+  const float2 scale = result_scales(plan, facts, half, lane);
 #if XSTAGE_COMBINE == XSTAGE_COMBINE_F32
 #pragma unroll
   for (u32 part = 0; part < 2; ++part) {
@@ -198,6 +208,24 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
     __syncwarp();
     store_segments(plan, staging, facts.slot, 16 * half, lane, 4 * plan.hidden, 4 * (task.column * TILE + HALF * part));
   }
+#elif XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
+  // A thread's four of 16 columns lie together, as those of FP8 activations do: the owner puts them in order at no cost (reduce_tokens).
+  const u32 row = (lane & 7) + (lane & 8);
+  results_are_free();
+#pragma unroll
+  for (u32 j = 0; j < 16; j += 4) {
+    u32 codes[2][2];
+#pragma unroll
+    for (u32 h = 0; h < 2; ++h) {
+      const float2 s = column_scale(facts, j + 2 * h, lane), t = column_scale(facts, j + 2 * h + 1, lane);
+      const float *const e = &d[4 * (j + 2 * h)];
+      codes[h][0] = pack_fp8(e[0] * scale.x * s.x, e[1] * scale.x * s.y, e[4] * scale.x * t.x, e[5] * scale.x * t.y);
+      codes[h][1] = pack_fp8(e[2] * scale.y * s.x, e[3] * scale.y * s.y, e[6] * scale.y * t.x, e[7] * scale.y * t.y);
+    }
+    store_matrices(staged_result(staging, row, j / 2 + (lane >> 4)), codes[0][0], codes[0][1], codes[1][0], codes[1][1]);
+  }
+  __syncwarp();
+  store_segments(plan, staging, facts.slot, 16 * half, lane, plan.hidden, task.column * TILE);
 #else
   const u32 row = (lane & 7) + (lane & 8);
   results_are_free();

@@ -18,7 +18,7 @@ BUILDS = [
     *(Build(fp8=True, publish=publish) for publish in PUBLISHES[1:]),
     Build(dispatch=True, publish="elsewhere", stamps=True),
     Build(fp8=True, dispatch=True),
-    *(Build(fp8=fp8, combine=combine, row_store="bulk") for fp8, combine in ((False, "bf16"), (True, "f32"))),
+    *(Build(fp8=fp8, combine=combine, row_store="bulk") for fp8, combine in ((False, "bf16"), (True, "f32"), (True, "fp8"))),
     Build(row_store="bulk", dispatch=True, publish="bulk"),
 ]
 
@@ -42,9 +42,10 @@ def test_machine_code(build: Build, tmp_path: Path) -> None:
     assert count(r"\bHMMA\b") == 0
     assert count(r"UTMALDG") == 2
     assert count(r"\b(LDL|STL)\b") == 0, "accumulators in local memory"
-    rows = {"none": 0, "bf16": 8, "f32": 16}[build.combine] * (build.row_store == "st.v4")  # warp-stores of 16 rows
+    rows = {"none": 0, "bf16": 8, "f32": 16, "fp8": 4}[build.combine] * (build.row_store == "st.v4")  # warp-stores of 16 rows
     activations = 0 if build.publish == "bulk" else (2 if build.fp8 else 4)
-    assert count(r"STG\.E\.128") == rows + activations + 1  # the reduction stores too
+    reduced = 2 if build.combine == "fp8" else 1  # the reduction stores too: 16 columns of bf16, or 8
+    assert count(r"STG\.E\.128") == rows + activations + reduced
     assert count(r"UTMASTG") == (1 if build.publish == "bulk" else 0)
     assert (count(r"UBLKCP") > 0) == (build.dispatch or (build.row_store == "bulk" and build.combine != "none"))
     assert count(r"USETMAXREG") == 2
