@@ -132,14 +132,13 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
 #if XSTAGE_STAMPS
     stamp.computed_ns = global_timer_ns();
 #endif
-    late_facts(facts, plan, task, warp, lane);
-    // One body for both halves of the rows: unrolled, their common terms stay in registers and push accumulators out to local memory.
-#pragma unroll 1
-    for (u32 half = 0; half < 2; ++half) {
-      if (task.second) combine(plan, staging, facts, upper, task, half, lane);
-      else swiglu(plan, staging + half * ACT_STAGED_BYTES, facts, upper, task, half, warp, lane);
-#pragma unroll
-      for (u32 j = 0; j < HALF; ++j) upper[j] = lower[j];
+    late_facts(facts, plan, task, base + SCALES_AT + (group * GROUP_WARPS + warp) * SCALES_BYTES, warp, lane);
+    if (task.second) {
+      combine(plan, staging, facts, upper, task, 0, lane);
+      combine(plan, staging, facts, lower, task, 1, lane);
+    } else {
+      swiglu(plan, staging, facts, upper, task, 0, warp, lane);
+      swiglu(plan, staging + ACT_STAGED_BYTES, facts, lower, task, 1, warp, lane);
     }
 #if XSTAGE_STAMPS
     stamp.stored_ns = global_timer_ns();

@@ -80,7 +80,9 @@ static constexpr u32 STAGED_BYTES = XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? 
 static constexpr u32 ACT_STAGED_BYTES = 16 * ROW_BYTES;  // one half of the rows' activations; the other one lies behind it
 static constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
 static constexpr u32 PULL_AT = STAGING_AT + GROUPS * GROUP_WARPS * STAGED_BYTES;
-static constexpr u32 BARRIERS_AT = PULL_AT + (XSTAGE_DISPATCH ? PULLERS * PULL_DEPTH * PULL_BYTES : 0);
+static constexpr u32 SCALES_BYTES = XSTAGE_FP8 ? 4 * TILE : 0;  // a tile's column scales, of a warp
+static constexpr u32 SCALES_AT = PULL_AT + (XSTAGE_DISPATCH ? PULLERS * PULL_DEPTH * PULL_BYTES : 0);
+static constexpr u32 BARRIERS_AT = SCALES_AT + GROUPS * GROUP_WARPS * SCALES_BYTES;
 static constexpr u32 BARRIERS = 2 * STAGES + PULLERS * PULL_DEPTH;
 static constexpr u32 STORED_AT = BARRIERS_AT + 8 * BARRIERS;
 static constexpr u32 SHARED_BYTES = STORED_AT + 4 * GROUPS;

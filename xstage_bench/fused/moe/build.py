@@ -40,6 +40,7 @@ ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
 _STAGES, _STAGE_BYTES = 5, 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
+_SCALES_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class Build:
     def shared_bytes(self) -> int:
         """Shared memory of a CTA."""
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
-        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
+        scales = 8 * _SCALES_BYTES if self.fp8 else 0
+        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions."""
