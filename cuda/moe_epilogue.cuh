@@ -178,7 +178,8 @@ static __device__ __forceinline__ void store_segments(const MoePlan &plan, u32 s
 #else
   constexpr u32 CHUNKS = SEGMENT_BYTES / 16, AT_ONCE = 32 / CHUNKS, STORES = 16 / AT_ONCE;
   const u32 chunk = lane % CHUNKS;
-  const u64 mine = slots == NO_ROW ? 0 : plan.slots[slots >> 28] + (u64)(slots & 0xfffffff) * row_bytes + segment;
+  // Read for a missing row too (of rank 7): with a branch here the compiler makes all that follows twice.
+  const u64 there = plan.slots[slots >> 28 & MAX_RANKS - 1] + (u64)(slots & 0xfffffff) * row_bytes + segment, mine = slots == NO_ROW ? 0 : there;
   uint4 data[STORES];
 #pragma unroll
   for (u32 i = 0; i < STORES; ++i) data[i] = shared_load(staged_result(staging, AT_ONCE * i + lane / CHUNKS, chunk));

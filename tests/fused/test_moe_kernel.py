@@ -34,6 +34,7 @@ def machine_code(build: Build, path: Path) -> str:
 @pytest.mark.parametrize("build", BUILDS, ids=lambda b: "-".join(list(b.defines().values())[:6]))
 def test_machine_code(build: Build, tmp_path: Path) -> None:
     code = machine_code(build, tmp_path / "moe.cubin")
+    code = code.partition("WARPSYNC.COLLECTIVE")[0]  # behind it: copies for warps that have diverged, which never happens
 
     def count(pattern: str) -> int:
         return len(re.findall(pattern, code))
