@@ -26,6 +26,7 @@
 #define XSTAGE_COMBINE_NONE 0  // nothing is stored: the time that stores are judged against
 #define XSTAGE_COMBINE_BF16 1
 #define XSTAGE_COMBINE_F32 2   // twice the bytes: drain over compute as on a GPU with a slower link
+#define XSTAGE_COMBINE_FP8 3   // half the bytes: e4m3 with a scale for the whole layer, each 16 columns in a thread's order
 #define XSTAGE_PUBLISH_RELEASE 0    // the storing warpgroup releases at gpu scope, and waits for the remote backlog of its SM
 #define XSTAGE_PUBLISH_ELSEWHERE 1  // another warp of the SM does so, and the warpgroup goes on
 #define XSTAGE_PUBLISH_BULK 2       // bulk stores; the tile is published when the copy engine has performed them
@@ -55,6 +56,7 @@ struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe/build.py; the la
   u64 own_slots, own_finished, own_started;  // this rank's, to be reduced and waited for
   u64 weights, out, stamps, report, timeout_ns;
   u32 hidden, inter, blocks, ranks, epoch, tokens, top_k, reduce;
+  float result_scale, result_inverse;  // of e4m3 result rows: what a code is multiplied by, and a result before it is rounded
 };
 
 struct Stamp {  // mirrored by STAMP: one task, ns of %globaltimer
@@ -72,13 +74,15 @@ struct Task {
 static __device__ __forceinline__ Task task_of(u32 word) { return {word >> 31, word >> 12 & 0x7ffff, word & 0xfff}; }
 
 // Shared memory; what the copy engine touches starts at multiples of 1024 bytes.
-static constexpr u32 SEGMENT_BYTES = 256;      // of a row that leaves at once
+static constexpr u32 SEGMENT_BYTES = XSTAGE_COMBINE == XSTAGE_COMBINE_FP8 ? 128 : 256;  // of a row that leaves at once
 static constexpr u32 PITCH_BYTES = SEGMENT_BYTES + (XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? 16 : 0);  // a bulk store reads a row as it lies
-static constexpr u32 STAGED_BYTES = XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? 5120 : 16 * SEGMENT_BYTES;  // of a warp; whole periods of the swizzle
+static constexpr u32 STAGED_BYTES = XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? 5120 : 4096;  // of a warp; whole periods of the swizzle
 static constexpr u32 ACT_STAGED_BYTES = 16 * ROW_BYTES;  // one half of the rows' activations; the other one lies behind it
 static constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
 static constexpr u32 PULL_AT = STAGING_AT + GROUPS * GROUP_WARPS * STAGED_BYTES;
-static constexpr u32 BARRIERS_AT = PULL_AT + (XSTAGE_DISPATCH ? PULLERS * PULL_DEPTH * PULL_BYTES : 0);
+static constexpr u32 SCALES_BYTES = XSTAGE_FP8 ? 4 * TILE : 0;  // a tile's column scales, of a warp
+static constexpr u32 SCALES_AT = PULL_AT + (XSTAGE_DISPATCH ? PULLERS * PULL_DEPTH * PULL_BYTES : 0);
+static constexpr u32 BARRIERS_AT = SCALES_AT + GROUPS * GROUP_WARPS * SCALES_BYTES;
 static constexpr u32 BARRIERS = 2 * STAGES + PULLERS * PULL_DEPTH;
 static constexpr u32 STORED_AT = BARRIERS_AT + 8 * BARRIERS;
 static constexpr u32 SHARED_BYTES = STORED_AT + 4 * GROUPS;

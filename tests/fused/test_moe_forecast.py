@@ -23,18 +23,19 @@ from xstage_bench.workloads.shapes import moe_shape
 TIMES = TileTimes(linear1_ns=10_000, linear2_ns=4_000, linear1_rest_ns=2_000, linear2_rest_ns=3_000)
 
 
-@pytest.mark.parametrize("combine", ["bf16", "f32"])
+@pytest.mark.parametrize("combine", ["bf16", "f32", "fp8"])
 @pytest.mark.parametrize("kind", ["serial", "wave", "interleaved"])
 def test_the_tasks_carry_the_bytes_and_the_dependencies_of_the_layer(kind: str, combine: str) -> None:
     layer = Layer(moe_shape("keye-vl-2"), 512, 8, "fp8", "skewed", masked=0.1)
     rows = rows_of(layer, 0)
     lists = task_lists(layer, rows, Order(kind), 132)
     tasks = as_tasks(layer, 0, rows, lists, TIMES, combine, 1980.0)
-    wide = {"bf16": 2, "f32": 4}[combine]
+    wide = {"bf16": 2, "f32": 4, "fp8": 1}[combine]
     second = tasks.phase == 1
     away = int((rows.owner > 0).sum()) * layer.shape.hidden * wide
-    # Whole warp-stores of 512 bytes: two rows of bf16, or one of float32; at most one row of a block's tile is left out.
-    assert away - rows.blocks * layer.shape.hidden * wide <= tasks.volume_bytes <= away
+    # Whole warp-stores of 512 bytes: four rows of FP8, two of bf16 or one of float32; of a block's tile at most the rest is left out.
+    left_out = {"bf16": 1, "f32": 0, "fp8": 3}[combine]
+    assert away - left_out * rows.blocks * layer.shape.hidden * wide <= tasks.volume_bytes <= away
     assert (tasks.signals_of_event == layer.shape.linear1_tiles).all()
     assert (tasks.waits_for[second] == lists.block[second]).all()
     assert set(tasks.compute_cycles[second]) == {round(4_000 * 1.98)}
@@ -87,6 +88,12 @@ def test_a_case_times_what_it_is_judged_against() -> None:
     assert variants["chosen local"].local
     assert variants["chosen bulk rows"].build.row_store == "bulk"
     assert {v.build.fp8 for v in variants.values()} == {True}
+    assert not {"chosen dispatch", "wave dispatch"} & set(variants)
+    options = {v.name: v for v in case_variants(layer, rows, Order("interleaved"), "bf16", 132, search=False, options=True)}
+    assert options["chosen fp8 rows"].build.combine == "fp8"
+    assert options["chosen dispatch"].build.dispatch
+    assert options["wave dispatch"].build.dispatch
+    assert {options[f"chosen publish {how}"].build.publish for how in ("elsewhere", "bulk")} == {"elsewhere", "bulk"}
     searched = case_variants(layer, rows, Order("interleaved"), "f32", 132, search=True)
     assert sum(v.name.startswith("search ") for v in searched) == 6
     assert {v.build.combine for v in searched} == {"f32", "none"}
@@ -109,7 +116,7 @@ def row(**us: float) -> dict[str, Any]:
 def test_the_summary_compares_with_the_best_wave_and_with_the_bound() -> None:
     rows = [
         row(wave_2=130, wave_4=120, wave_alone=90, chosen=100, chosen_alone=95, chosen_local=97, search_serial=110),
-        row(wave_2=100, wave_alone=50, chosen=125, chosen_alone=50, chosen_local=52),
+        row(wave_2=100, wave_alone=50, wave_dispatch=70, chosen=125, chosen_alone=50, chosen_local=52),
     ]
     out = summarise({"rows": rows})
     first, second = out["rows"]

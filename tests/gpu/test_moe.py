@@ -41,8 +41,8 @@ def run(gpus: Any, layer: Layer, build: Build, order: Order, *, reduce: bool = F
             rank.arrays["gathered"].fill(0)
     group.run(prepared, reduce=reduce)
     for rank in range(len(group.ranks)):
-        group.worst_error(rank, build.combine)
-    have, want = group.written(build.combine)
+        group.worst_error(rank, build)
+    have, want = group.written(build)
     assert have == want
     return group
 
@@ -55,10 +55,11 @@ ORDERS = [
     Order("interleaved", lead=0.0, group_blocks=2),
 ]
 BUILDS = [
-    *(Build(fp8=fp8, combine=c) for fp8 in (False, True) for c in ("bf16", "f32")),
+    *(Build(fp8=fp8, combine=c) for fp8 in (False, True) for c in ("bf16", "f32", "fp8")),
     *(Build(fp8=fp8, publish=p) for fp8 in (False, True) for p in ("elsewhere", "bulk")),
     *(Build(fp8=fp8, dispatch=True) for fp8 in (False, True)),
-    *(Build(fp8=fp8, combine=c, row_store="bulk") for fp8 in (False, True) for c in ("bf16", "f32")),
+    *(Build(fp8=fp8, combine=c, row_store="bulk") for fp8 in (False, True) for c in ("bf16", "f32", "fp8")),
+    *(Build(fp8=fp8, combine="fp8", dispatch=True, publish=p) for fp8, p in ((False, "elsewhere"), (True, "bulk"))),
 ]
 
 
@@ -89,16 +90,21 @@ def test_edges(gpus: Any, name: str) -> None:
     run(gpus, layer, Build(fp8=layer.dtype == "fp8"), Order("interleaved"))
 
 
-@pytest.mark.parametrize("combine", ["bf16", "f32"])
-def test_the_reduction_weights_and_sums_each_tokens_rows(gpus: Any, combine: Any) -> None:
-    from xstage_bench.fused.moe.group import decode_rows
-    from xstage_bench.fused.moe.numbers import decode
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_with_fp8_rows(gpus: Any, name: str) -> None:
+    layer = EDGES[name]
+    run(gpus, layer, Build(fp8=layer.dtype == "fp8", combine="fp8"), Order("interleaved"))
 
-    layer = Layer(shape(experts=4, top_k=3), 150, 2, masked=0.2)
-    group = run(gpus, layer, Build(combine=combine), Order("wave"), reduce=True)
+
+@pytest.mark.parametrize("combine", ["bf16", "f32", "fp8"])
+def test_the_reduction_weights_and_sums_each_tokens_rows(gpus: Any, combine: Any) -> None:
+    from xstage_bench.fused.moe.numbers import decode, decode_rows
+
+    layer, build = Layer(shape(experts=4, top_k=3), 150, 2, masked=0.2), Build(combine=combine)
+    group = run(gpus, layer, build, Order("wave"), reduce=True)
     for rank in group.ranks:
         gpus.use(rank.device)
-        rows = decode_rows(rank.slots(rank.rank, combine)).get().reshape(layer.tokens, 3, -1)
+        rows = decode_rows(rank.slots(rank.rank, build)).get().reshape(layer.tokens, 3, -1)
         weights = layer.weights()[rank.rank][:, :, None]
         expected = np.where(weights > 0, rows * weights, 0).sum(axis=1)
         got = decode(rank.arrays["out"]).get()

@@ -17,7 +17,7 @@ PLAN = np.dtype(
     + [(n, "<u8", MAX_RANKS) for n in ("sources", "source_scales", "slots", "finished", "started")]
     + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "out", "stamps", "report", "timeout_ns")]
     + [(n, "<u4") for n in ("hidden", "inter", "blocks", "ranks", "epoch", "tokens", "top_k", "reduce")]
-    + [("pad", "<u8", 6)]
+    + [("result_scale", "<f4"), ("result_inverse", "<f4"), ("pad", "<u8", 5)]
 )
 STAMP = np.dtype(
     [(n, "<u8") for n in ("turn_ns", "begin_ns", "computed_ns", "stored_ns", "published_ns")] + [("smid", "<u4"), ("word", "<u4")]
@@ -27,8 +27,10 @@ NO_ROW = 0xFFFFFFFF
 OWNER_SHIFT = 28
 THREADS = 384
 
-Combine = Literal["none", "bf16", "f32"]
-COMBINES: tuple[Combine, ...] = ("none", "bf16", "f32")
+Combine = Literal["none", "bf16", "f32", "fp8"]
+COMBINES: tuple[Combine, ...] = ("none", "bf16", "f32", "fp8")
+#: Bytes of one element of a result row.
+COMBINE_BYTES: dict[str, int] = {"none": 0, "bf16": 2, "f32": 4, "fp8": 1}
 Publish = Literal["release", "elsewhere", "bulk"]
 PUBLISHES: tuple[Publish, ...] = ("release", "elsewhere", "bulk")
 
@@ -38,6 +40,7 @@ ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
 _STAGES, _STAGE_BYTES = 5, 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
+_SCALES_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +51,16 @@ class Build:
     ----------
     fp8 : bool
         e4m3 operands with scales instead of bf16.
-    combine : {'none', 'bf16', 'f32'}
-        What a result row consists of; ``none`` stores nothing, the time that stores are judged against.
+    combine : {'none', 'bf16', 'f32', 'fp8'}
+        What a result row consists of; ``none`` stores nothing, the time that stores are judged against; ``fp8`` is e4m3 with one scale
+        for the whole layer.
     dispatch : bool
         The kernel pulls its rows from their owners; else they are there already.
     publish : {'release', 'elsewhere', 'bulk'}
         How a Linear-1 tile is published: a release by the warpgroup that stored it; the same by another warp of the SM; bulk stores and
         their completion.
     row_store : {'st.v4', 'bulk'}
-        How a result row leaves: 16-byte stores, or one bulk store from shared memory for each 256 bytes.
+        How a result row leaves: 16-byte stores, or one bulk store from shared memory for each segment of 128 columns (f32: 64).
     stamps : bool
         Every task leaves its times.
     """
@@ -72,7 +76,8 @@ class Build:
     def shared_bytes(self) -> int:
         """Shared memory of a CTA."""
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
-        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
+        scales = 8 * _SCALES_BYTES if self.fp8 else 0
+        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions."""

@@ -13,6 +13,7 @@ from xstage_bench.model.estimate import Estimate
 from xstage_bench.task_schedule import NONE, TaskSchedule
 from xstage_bench.workloads.shapes import TILE
 
+from .build import COMBINE_BYTES
 from .layer import PADDING, Layer, Rows
 from .order import Order, TaskLists, task_lists
 
@@ -26,8 +27,6 @@ LEADS = (0.5, 1.0, 2.0, 4.0, 8.0)
 #: A short lead waits when a tile is late, a long one leaves a long tail: what the replayed skeleton found best stands first.
 PREFERRED = (2.0, 1.0, 4.0, 8.0, 0.5)
 WORTH_IT, ALIKE = 0.01, 0.005
-#: Bytes of one element of a result row.
-COMBINE_BYTES = {"none": 0, "bf16": 2, "f32": 4}
 STORE_BYTES, STORING_WARPS = 512, 4
 NS_OF_CYCLE_MHZ = 1e3
 
@@ -90,7 +89,7 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
         Of this rank.
     lists : TaskLists
     times : TileTimes
-    combine : {'none', 'bf16', 'f32'}
+    combine : {'none', 'bf16', 'f32', 'fp8'}
     sm_clock_mhz : float
         Turns the tile times into cycles.
 
@@ -173,7 +172,7 @@ def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combi
         Of rank 0.
     times : TileTimes
         Measured on this GPU.
-    combine : {'bf16', 'f32'}
+    combine : {'bf16', 'f32', 'fp8'}
     ctas : int
 
     Notes

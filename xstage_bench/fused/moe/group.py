@@ -19,7 +19,7 @@ from xstage_bench.workloads.shapes import TILE
 
 from .build import REPORT, STAMP, Build
 from .layer import PADDING, Layer, Rows, rows_of
-from .numbers import TOLERANCE, decode, expected_rows
+from .numbers import decode_rows, expected_rows, tolerance
 from .order import Order, TaskLists, check_lists, task_lists
 from .rank import Kernel, Rank, Stock
 
@@ -181,7 +181,7 @@ class Group:
         for rank in self.ranks:
             rank.poison()
 
-    def worst_error(self, rank: int, combine: str, blocks: int | None = None) -> float:
+    def worst_error(self, rank: int, build: Build, blocks: int | None = None) -> float:
         """Compare the rows that a rank has sent with the float32 layer; the relative error of the worst block.
 
         Raises
@@ -192,6 +192,8 @@ class Group:
         me, places, top_k = self.ranks[rank], self.places(rank), self.layer.shape.top_k
         rows, worst = me.rows, 0.0
         for block in range(rows.blocks) if blocks is None else np.unique(np.linspace(0, rows.blocks - 1, blocks).astype(int)):
+            if not rows.block_rows[block]:  # the padding of a rank to which nothing goes
+                continue
             self.gpus.use(me.device)
             expected = expected_rows(self.layer, rows, me.arrays["gathered"], me.arrays["row_scale"], me.weights, int(block)).get()
             at = slice(block * TILE, block * TILE + int(rows.block_rows[block]))
@@ -200,9 +202,9 @@ class Group:
                 mine = rows.owner[at] == owner
                 place = places[owner]
                 self.gpus.use(place.device)
-                got[mine] = decode_rows(place.slots(owner, combine)[rows.token[at][mine] * top_k + rows.k[at][mine]]).get()
+                got[mine] = decode_rows(place.slots(owner, build)[rows.token[at][mine] * top_k + rows.k[at][mine]]).get()
             error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
-            if not error < TOLERANCE[self.layer.dtype]:
+            if not error < tolerance(self.layer.dtype, build.combine):
                 off = np.linalg.norm(got - expected, axis=1)
                 row = int(np.argmax(np.where(np.isnan(off), np.inf, off)))
                 raise XStageError(
@@ -213,19 +215,14 @@ class Group:
             worst = max(worst, error)
         return worst
 
-    def written(self, combine: str) -> tuple[int, int]:
+    def written(self, build: Build) -> tuple[int, int]:
         """Count the result rows that all GPUs hold, and those that should be there."""
         have = 0
         for rank in self.ranks:
             self.gpus.use(rank.device)
             for owner in range(self.layer.ep):
-                have += int((~self._cupy.isnan(decode_rows(rank.slots(owner, combine))).any(axis=1)).sum())
+                have += int((~self._cupy.isnan(decode_rows(rank.slots(owner, build))).any(axis=1)).sum())
         return have, sum(int((rank.rows.owner != PADDING).sum()) for rank in self.ranks)
-
-
-def decode_rows(rows: Any) -> Any:
-    """Return float32 of result rows."""
-    return rows if rows.dtype == np.float32 else decode(rows)
 
 
 def _times(lists: dict[str, Any]) -> Times:

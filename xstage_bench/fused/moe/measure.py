@@ -15,8 +15,8 @@ from xstage_bench.fused.spread import spread
 from xstage_bench.workloads.moe import default_experts_per_wave
 from xstage_bench.workloads.shapes import TILE
 
-from .build import Build, Combine
-from .forecast import COMBINE_BYTES, LEADS
+from .build import COMBINE_BYTES, Build, Combine
+from .forecast import LEADS
 from .group import Group, Prepared
 from .layer import PADDING, Layer, Rows
 from .order import Order
@@ -26,6 +26,13 @@ LINK_GB_PER_S = 355.0
 WARM_UP = 1
 #: Up to how many tokens a rank all slots are counted: beyond, that takes longer than the measurement.
 COUNTED_TOKENS = 2048
+#: Ways to deliver the rows beyond the layer as it is usually executed: what each adds to the name of the order, and changes in the build.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "chosen fp8 rows": {"combine": "fp8"},
+    "chosen dispatch": {"dispatch": True},
+    "chosen publish elsewhere": {"publish": "elsewhere"},
+    "chosen publish bulk": {"publish": "bulk"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,9 @@ def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
     return [Order("wave", n) for n in sorted(set(fitting))]
 
 
-def case_variants(layer: Layer, rows: Rows, chosen: Order, combine: Combine, ctas: int, *, search: bool) -> list[Variant]:
+def case_variants(
+    layer: Layer, rows: Rows, chosen: Order, combine: Combine, ctas: int, *, search: bool, options: bool = False
+) -> list[Variant]:
     """Return what one case times.
 
     Parameters
@@ -72,20 +81,23 @@ def case_variants(layer: Layer, rows: Rows, chosen: Order, combine: Combine, cta
         Of rank 0.
     chosen : Order
         By the model.
-    combine : {'bf16', 'f32'}
+    combine : {'bf16', 'f32', 'fp8'}
     ctas : int
     search : bool
         Every lead and the serial order too, for the regret of the choice.
+    options : bool
+        `OPTIONS` too, and the usual wave with dispatch: what of a gain is left when rows are pulled meanwhile.
     """
     build = Build(fp8=layer.dtype == "fp8", combine=combine)
     silent = Build(fp8=build.fp8, combine="none")
     waves = wave_orders(layer, rows, ctas)
     out = [Variant(f"wave {o.experts_per_wave}", o, build) for o in waves]
     out += [Variant("chosen", chosen, build), Variant("chosen alone", chosen, silent), Variant("chosen local", chosen, build, True)]
-    out += [
-        Variant("wave alone", Order("wave", usual_wave(layer, rows, ctas)), silent),
-        Variant("chosen bulk rows", chosen, replace(build, row_store="bulk")),
-    ]
+    usual = Order("wave", usual_wave(layer, rows, ctas))
+    out += [Variant("wave alone", usual, silent), Variant("chosen bulk rows", chosen, replace(build, row_store="bulk"))]
+    if options:
+        out += [Variant(name, chosen, replace(build, **changes)) for name, changes in OPTIONS.items()]
+        out += [Variant("wave dispatch", usual, replace(build, dispatch=True))]
     if search:
         out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in LEADS))]
     return out
@@ -106,7 +118,7 @@ def measure(
     dict
         Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, and ``relative_error`` of the variants that deliver.
     """
-    checked = ("chosen", "chosen bulk rows", variants[0].name)  # the last: a wave order
+    checked = ("chosen", "chosen bulk rows", *OPTIONS, variants[0].name)  # the last: a wave order
     errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
     found: dict[str, list[tuple[float, float]]] = {v.name: [] for v in variants}
     for repetition in range(repetitions + WARM_UP):
@@ -135,11 +147,10 @@ def check(group: Group, prepared: Prepared, blocks: int = 2) -> float:
 
     group.poison()
     group.run(prepared)
-    combine = prepared.build.combine
-    worst = max(group.worst_error(rank, combine, blocks) for rank in range(len(group.ranks)))
+    worst = max(group.worst_error(rank, prepared.build, blocks) for rank in range(len(group.ranks)))
     if group.layer.tokens > COUNTED_TOKENS:
         return worst
-    have, want = group.written(combine)
+    have, want = group.written(prepared.build)
     if have != want:
         raise XStageError(f"{have} result rows were written, {want} should be", "the kernel is wrong here: please report it")
     return worst

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from xstage_bench.fused.tensor_map import boxes
 from xstage_bench.workloads.shapes import TILE
 
-from .build import NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Build
+from .build import COMBINE_BYTES, NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Build
 from .layer import PADDING, Layer, Rows
-from .numbers import Weights, activation_scales, make_tokens, make_weights
+from .numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
 from .order import TaskLists
 
 TIMEOUT_NS = 2_000_000_000
@@ -117,14 +117,11 @@ class Rank:
             "act_out": boxes(a["activations"].data.ptr, element, (s.inter, count, 1), (TILE // 2, 16)),
         }
 
-    def slots(self, owner: int, combine: str) -> Any:
-        """Return the result rows of an owner on this GPU, shape (tokens * top_k, hidden)."""
-        import cupy
-
-        s, wide = self.layer.shape, combine == "f32"
-        count = self.layer.tokens * s.top_k
-        raw = self._slots[owner][: count * s.hidden * (4 if wide else 2)]
-        return raw.view(cupy.float32 if wide else cupy.uint16).reshape(count, s.hidden)
+    def slots(self, owner: int, build: Build) -> Any:
+        """Return the result rows of an owner on this GPU, encoded, shape (tokens * top_k, hidden)."""
+        s, count = self.layer.shape, self.layer.tokens * self.layer.shape.top_k
+        raw = self._slots[owner][: count * s.hidden * COMBINE_BYTES[build.combine]]
+        return raw.view({"bf16": np.uint16, "f32": np.float32, "fp8": np.uint8}[build.combine]).reshape(count, s.hidden)
 
     def gather(self) -> None:
         """Bring the rows by ordinary means: the kernel's input without dispatch, and what its dispatch is compared with."""
@@ -180,6 +177,7 @@ class Rank:
             plan["started"][0, i] = peer.arrays["counts"].data.ptr + 128
         plan["own_slots"] = self.address(self.rank)
         plan["own_finished"], plan["own_started"] = a["counts"].data.ptr, a["counts"].data.ptr + 128
+        plan["result_scale"], plan["result_inverse"] = RESULT_SCALE, 1 / RESULT_SCALE
         plan["timeout_ns"], plan["hidden"], plan["inter"], plan["blocks"] = TIMEOUT_NS, s.hidden, s.inter, self.rows.blocks
         plan["ranks"], plan["epoch"], plan["tokens"], plan["top_k"], plan["reduce"] = (
             len(peers),

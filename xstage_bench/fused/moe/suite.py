@@ -42,6 +42,8 @@ TOKENS = (512, 2048, 8192)
 COMBINES: tuple[Combine, ...] = ("bf16", "f32")
 #: Where every order is measured.
 SEARCHED_SHAPES, SEARCHED_TOKENS = ("keye-vl-2", "qwen3.5", "dsv4-flash"), 2048
+#: Where the options are measured, with bf16 rows.
+OPTIONS_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +182,9 @@ def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], r
     layer, rows = case.layer, made.rows
     group = Group(layer, gpus, rows)
     for combine in job["combines"]:
+        options = case.tokens == OPTIONS_TOKENS and combine == "bf16"
         chosen, predicted = made.choices[combine].order, made.choices[combine].predicted_ns
-        variants = case_variants(layer, rows[0], chosen, combine, gpus.sms, search=case.searched)
+        variants = case_variants(layer, rows[0], chosen, combine, gpus.sms, search=case.searched, options=options)
         prepared = prepare(group, variants, made.lists)
         found = measure(group, variants, prepared, job["repetitions"], rng)
         volume = max(remote_bytes(one, rank, layer.shape.hidden, combine) for rank, one in enumerate(rows))
@@ -216,8 +219,13 @@ def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], r
 
 def best_wave(row: Mapping[str, Any]) -> str:
     """Return the fastest Expert-Wave variant of a row: its own best number of experts a wave."""
-    waves = [name for name in row["variants"] if name.startswith("wave ") and name != "wave alone"]
+    waves = [name for name in row["variants"] if is_wave(name)]
     return str(min(waves, key=lambda name: row["variants"][name]["arrived_us"]["value"]))
+
+
+def is_wave(name: str) -> bool:
+    """Whether a variant is Expert-Wave in its usual form, with so many experts a wave."""
+    return name.startswith("wave ") and name.removeprefix("wave ").isdigit()
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .skeleton import ENOUGH
 from .stalls import CLOSE_US, pairs_of
-from .suite import best_wave
+from .suite import best_wave, is_wave
 
 #: Shapes that the paper measures; the eighth is Keye-VL-2.0.
 PAPER = ("qwen3.5", "hy3", "dsv4-flash", "glm-5.2", "mimo-v2.5", "dit-moe", "dsv4-pro")
@@ -26,7 +26,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     us = {name: v["arrived_us"]["value"] for name, v in row["variants"].items()}
     wave = best_wave(row)
     alone = min(us["chosen alone"], us["wave alone"])
-    searched = {name: value for name, value in us.items() if name.startswith(("search ", "wave ")) and name != "wave alone"}
+    searched = {name: value for name, value in us.items() if name.startswith("search ") or is_wave(name)}
     return {
         "shape": row["shape"],
         "dtype": row["dtype"],

@@ -1,0 +1,109 @@
+// Where a stall shows, and what else has to wait: the clock of a storing warp right after its last store, after one more instruction, after a
+// fence of the CTA; and what a warp of the same SM that stores nothing meets at the same time (docs/own-kernel.md).
+//
+// Constant registers at immediate offsets, as a compiler unrolls an epilogue: no store waits for the one before.
+#include "stamps.cuh"
+
+#ifndef XSTAGE_STORES
+#define XSTAGE_STORES 16  // of each warp
+#endif
+#ifndef XSTAGE_AFTER
+#define XSTAGE_AFTER 1
+#endif
+#define XSTAGE_AFTER_NONE 0
+#define XSTAGE_AFTER_SHUFFLE 1
+#define XSTAGE_AFTER_SHARED_LOAD 2
+#define XSTAGE_AFTER_GLOBAL_LOAD 3  // of this GPU's memory, from L2
+#define XSTAGE_AFTER_OVERWRITE 4    // of a register that the last store reads
+
+static constexpr bool BYSTANDER = XSTAGE_AFTER != XSTAGE_AFTER_NONE && XSTAGE_AFTER != XSTAGE_AFTER_OVERWRITE;
+static constexpr u32 WARPS = 4, ROUNDS = 10, STORE_BYTES = 512;
+
+struct QueuePlan {  // mirrored by PLAN in tools/store_queue.py
+  u64 destination, begin_ns, period_ns, here, report;
+  u32 active, regions, salt, bystander_cycles;
+};
+struct Round {  // mirrored by ROUND: low words of the SM's clock
+  u32 first[WARPS], stored[WARPS], then[WARPS], fenced[WARPS];
+  u32 bystander_first, bystander_longest, bystander_last_slow;  // cycles of one instruction; when the last slow one ended
+  u32 smid;
+};
+
+static __device__ __forceinline__ u32 now() {
+  u32 t;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(t)::"memory");
+  return t;
+}
+// The clock is read after this only when the value is there: a predicated store waits for what it tests.
+static __device__ __forceinline__ void needed(u32 value, u64 here) {
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0x9ABCDEF1; @p st.global.u32 [%1], %0; }" ::"r"(value), "l"(here) : "memory");
+}
+static __device__ __forceinline__ u32 instruction(u32 value, u32 shared, u64 here, u32 lane) {
+  u32 v = value;
+#if XSTAGE_AFTER == XSTAGE_AFTER_SHUFFLE
+  asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=r"(v) : "r"(lane) : "memory");
+#elif XSTAGE_AFTER == XSTAGE_AFTER_SHARED_LOAD
+  asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared + 4 * lane) : "memory");
+#elif XSTAGE_AFTER == XSTAGE_AFTER_GLOBAL_LOAD
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(here + 4 * lane) : "memory");
+#endif
+  return v;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), 1) xstage_store_queue(const QueuePlan plan) {
+  extern __shared__ u32 memory[];  // large: one CTA on each SM
+  __shared__ Round kept[ROUNDS];
+  __shared__ u32 words[32];
+  __shared__ uint4 values[32 * (WARPS + 1)];
+  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, sms = gridDim.x, smid = sm_id();
+  if (threadIdx.x < 32) words[lane] = lane;
+  if (threadIdx.x == 0) memory[0] = 0;
+  __syncthreads();
+  if (smid * plan.active % sms >= plan.active) return;  // evenly over the SMs
+  const u32 shared = (u32)__cvta_generic_to_shared(words);
+  for (u32 r = 0; r < ROUNDS; ++r) {
+    const u64 deadline = plan.begin_ns + r * plan.period_ns, give_up = global_timer_ns() + 100 * plan.period_ns;
+    const u64 to = plan.destination + (((u64)(r % plan.regions) * sms + smid) * WARPS + warp) * XSTAGE_STORES * STORE_BYTES + 16 * lane;
+    // Read from shared memory as one, so that all stores read the same four registers; used again below, so that no clock lands in one of them.
+    values[threadIdx.x] = make_uint4(plan.salt + r, smid, warp, lane);
+    u32 a, b, c, d;
+    asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"((u32)__cvta_generic_to_shared(values + threadIdx.x)) : "memory");
+    while (global_timer_ns() < deadline && global_timer_ns() < give_up) {
+    }
+    if (warp < WARPS) {
+      const u32 first = now();
+#pragma unroll
+      for (u32 i = 0; i < XSTAGE_STORES; ++i)
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + i * STORE_BYTES), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+      const u32 stored = now();
+#if XSTAGE_AFTER == XSTAGE_AFTER_OVERWRITE
+      asm volatile("add.u32 %0, %0, 1;" : "+r"(d)::"memory");
+      needed(d, plan.here);
+#elif XSTAGE_AFTER != XSTAGE_AFTER_NONE
+      needed(instruction(lane, shared, plan.here, lane), plan.here);
+#endif
+      const u32 then = now();
+      asm volatile("fence.acq_rel.cta;" ::: "memory");
+      const u32 fenced = now();
+      if (lane == 0) kept[r].first[warp] = first, kept[r].stored[warp] = stored, kept[r].then[warp] = then, kept[r].fenced[warp] = fenced;
+    } else {
+      const u32 first = now();
+      u32 longest = 0, last = first;
+      for (u32 at = first; BYSTANDER && at - first < plan.bystander_cycles;) {
+        needed(instruction(lane, shared, plan.here, lane), plan.here);
+        const u32 end = now(), took = end - at;
+        if (took > longest) longest = took;
+        if (took > 400) last = end;
+        at = end;
+      }
+      if (lane == 0) kept[r].bystander_first = first, kept[r].bystander_longest = longest, kept[r].bystander_last_slow = last, kept[r].smid = smid;
+    }
+    needed(a ^ b ^ c ^ d ^ (u32)to ^ (u32)(to >> 32), plan.here);
+    asm volatile("bar.sync 0;" ::: "memory");
+  }
+  u32 *const out = (u32 *)((Round *)plan.report + (u64)smid * ROUNDS);
+  for (u32 i = threadIdx.x; i < sizeof(kept) / 4; i += blockDim.x) out[i] = ((const u32 *)kept)[i];
+}
+
+// The deadlines are this GPU's own time, which is not the host's.
+extern "C" __global__ void xstage_store_queue_now(u64 *out) { *out = global_timer_ns(); }

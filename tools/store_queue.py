@@ -1,0 +1,143 @@
+"""Where a stall shows and what else has to wait: measure with ``cuda/store_queue.cu`` on two GPUs (docs/own-kernel.md).
+
+``python tools/store_queue.py measure OUT.json``: every instruction after 4 to 32 stores of each of four warps, on 1, 32 and all SMs.
+``python tools/store_queue.py show OUT.json``: the table.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.environment import snapshot
+from xstage_bench.record.json_file import read_json, write_json
+
+AFTER = ("nothing", "shuffle", "shared load", "global load", "overwrite")
+STORES, ACTIVE = (4, 8, 16, 32), (1, 32, 132)
+WARPS, ROUNDS, STORE_BYTES, REGIONS = 4, 10, 512, 4
+PERIOD_NS, BYSTANDER_CYCLES = 120_000, 60_000
+SHARED_BYTES = 1 << 17  # one CTA on each SM
+PLAN = np.dtype(
+    [(n, "<u8") for n in ("destination", "begin_ns", "period_ns", "here", "report")]
+    + [(n, "<u4") for n in ("active", "regions", "salt", "bystander_cycles")]
+)
+ROUND = np.dtype(
+    [(n, "<u4", WARPS) for n in ("first", "stored", "then", "fenced")]
+    + [(n, "<u4") for n in ("bystander_first", "bystander_longest", "bystander_last_slow", "smid")]
+)
+
+WHAT = (
+    "cycles from the SM's first warp's first store to the last warp's clock read: right after its last store, after one more instruction, "
+    "after a fence of the CTA; a warp that stores nothing executes the same instruction all the time: the longest, and when the last that "
+    f"took over 400 cycles ended; medians over SMs and {ROUNDS - 1} rounds of one launch, {PERIOD_NS} ns apart"
+)
+
+
+def cycles(rounds: NDArray[Any]) -> dict[str, float]:
+    """Return medians over SMs and rounds, in cycles after the SM's first warp began.
+
+    Parameters
+    ----------
+    rounds : ndarray of ROUND, shape (SMs, rounds)
+        The first round is left out.
+    """
+    used = rounds[:, 1:]
+    first = used["first"].min(axis=2)[..., None]  # an SM's four clocks do not wrap between each other within a round
+    out = {f"{name}_cycles": float(np.median((used[name] - first).astype(np.int32).max(axis=2))) for name in ("stored", "then", "fenced")}
+    out["bystander_longest_cycles"] = float(np.median(used["bystander_longest"]))
+    out["bystander_last_slow_cycles"] = float(np.median((used["bystander_last_slow"] - first[..., 0]).astype(np.int32)))
+    return out
+
+
+def measure(path: str) -> None:
+    """Execute everything once on GPU 0, to memory of GPU 1, and write the medians; every byte of the last rounds is read back."""
+    import cupy
+    from cuda.bindings import driver
+    from cupy.cuda import runtime
+
+    cupy.cuda.set_allocator(None)
+    sms = int(runtime.getDeviceProperties(0)["multiProcessorCount"])
+    runtime.setDevice(1)
+    there = cupy.zeros(REGIONS * sms * WARPS * max(STORES) * STORE_BYTES // 4, dtype=cupy.uint32)
+    runtime.deviceSynchronize()
+    runtime.setDevice(0)
+    runtime.deviceEnablePeerAccess(1)
+    here, report = cupy.zeros(64, dtype=cupy.uint32), cupy.zeros(sms * ROUNDS * ROUND.itemsize, dtype=cupy.uint8)
+    rows: list[dict[str, Any]] = []
+    for stores in STORES:
+        for after, name in enumerate(AFTER):
+            cubin = compile_kernel("store_queue.cu", "sm_90", {"XSTAGE_STORES": str(stores), "XSTAGE_AFTER": str(after)})
+            module = _done(driver.cuModuleLoadData(cubin))
+            function, clock = (
+                _done(driver.cuModuleGetFunction(module, name)) for name in (b"xstage_store_queue", b"xstage_store_queue_now")
+            )
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _done(driver.cuFuncSetAttribute(function, attribute, SHARED_BYTES))
+            for active in (min(a, sms) for a in ACTIVE):
+                runtime.setDevice(1)
+                there.fill(0)
+                runtime.deviceSynchronize()
+                runtime.setDevice(0)
+                salt = 1000 * (len(rows) + 1)
+                where = np.array([report.data.ptr], np.uint64)
+                _launch(driver, clock, 1, 1, 0, where)
+                begin_ns = int(report.get()[:8].view(np.uint64)[0]) + 5_000_000
+                addresses = (there.data.ptr, begin_ns, PERIOD_NS, here.data.ptr, report.data.ptr)
+                plan = np.array([(*addresses, active, REGIONS, salt, BYSTANDER_CYCLES)], PLAN)
+                _launch(driver, function, sms, 32 * (WARPS + 1), SHARED_BYTES, plan)
+                found = np.frombuffer(report.get().tobytes(), ROUND).reshape(sms, ROUNDS)
+                used = np.array([s for s in range(sms) if s * active % sms < active])
+                what = {"sms": active, "warps": WARPS, "stores_per_warp": stores, "after_the_stores": name}
+                rows.append({**what, **cycles(found[used]), "wrong_words": _wrong(there.get(), used, salt, stores, sms)})
+                print(rows[-1], flush=True)
+    document = {
+        "schema_version": 2,
+        "what": WHAT,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": snapshot(),
+        "rows": rows,
+    }
+    write_json(Path(path), document)
+
+
+def _launch(driver: Any, function: Any, ctas: int, threads: int, shared_bytes: int, plan: NDArray[Any]) -> None:
+    arguments = (ctypes.c_void_p * 1)(plan.ctypes.data)
+    _done(driver.cuLaunchKernel(function, ctas, 1, 1, threads, 1, 1, shared_bytes, 0, ctypes.addressof(arguments), 0))
+    _done(driver.cuCtxSynchronize())
+
+
+def _done(result: tuple[Any, ...]) -> Any:
+    if int(result[0]) != 0:
+        raise RuntimeError(result[0].name)
+    return result[1] if len(result) == 2 else None
+
+
+def _wrong(memory: NDArray[np.uint32], active: NDArray[np.int64], salt: int, stores: int, sms: int) -> int:
+    """Count words of the last rounds that are not what their SM, warp and lane stored there."""
+    size = REGIONS * sms * WARPS * stores * STORE_BYTES // 4
+    have = memory[:size].reshape(REGIONS, sms, WARPS, stores, 32, 4)
+    expected = np.zeros_like(have)
+    last = salt + np.array([max(r for r in range(ROUNDS) if r % REGIONS == region) for region in range(REGIONS)])
+    each = np.broadcast_arrays(last[:, None, None, None, None], active[:, None, None, None], np.arange(WARPS)[:, None, None], np.arange(32))
+    expected[:, active] = np.broadcast_to(np.stack(each, axis=-1), (REGIONS, active.size, WARPS, stores, 32, 4))
+    return int((have != expected).sum())
+
+
+def show(path: str) -> None:
+    """Print the table."""
+    print("| SMs | stores per warp | then | after the last store | after it | after a fence | beside: longest | last slow |")
+    print("|" + "---|" * 8)
+    for r in sorted(read_json(Path(path), dict[str, Any])["rows"], key=lambda r: (r["sms"], r["stores_per_warp"])):
+        cells = [r[f"{name}_cycles"] for name in ("stored", "then", "fenced", "bystander_longest", "bystander_last_slow")]
+        print(f"| {r['sms']} | {r['stores_per_warp']} | {r['after_the_stores']} | " + " | ".join(f"{c:.0f}" for c in cells) + " |")
+
+
+if __name__ == "__main__":
+    {"measure": measure, "show": show}[sys.argv[1]](*sys.argv[2:])
