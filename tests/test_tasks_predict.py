@@ -286,6 +286,16 @@ def test_what_cannot_be_predicted_is_said(model: Model) -> None:
     assert predict_tasks(model, s).in_calibrated_range.all()
 
 
+def test_without_its_twin_the_rest_of_a_prediction_is_the_same(model: Model) -> None:
+    s = tasks(132, [{"compute_cycles": 500, "bytes": 32768}] * 3)
+    both, alone = (predict_tasks(model, s, costs=NOTHING, compiled=False, twin=twin) for twin in (True, False))
+    assert np.isnan(alone.without_stores_ns)
+    assert both.without_stores_ns < both.total_ns == alone.total_ns
+    assert np.array_equal(both.store_end_ns, alone.store_end_ns)
+    nothing = predict_tasks(model, s.without_stores(), costs=NOTHING, compiled=False, twin=False)
+    assert nothing.without_stores_ns == nothing.total_ns == both.without_stores_ns
+
+
 def test_loads_wait_behind_the_sms_own_stores(model: Model) -> None:
     """The event has long happened, but the load that reads it leaves the SM after what is outstanding; so does one of shared memory."""
     s = tasks(132, [{"bytes": 20_480}, {"compute_cycles": 10}], form="single", publish="relaxed")
