@@ -124,7 +124,7 @@ class Source {
 
 #else
 
-// A Linear-2 tile comes next if its block is ready and the pacer does not expect it to stall less later, else a Linear-1 tile, which waits for nothing.
+// A Linear-2 tile comes next if its block is ready and the pacer does not expect it to stall less later, else a Linear-1 tile, which waits for no other tile.
 // When none is left there is nothing to choose, and the Linear-2 tiles follow in order.
 //
 // It is decided, and the bytes are noted, when a tile's operands are brought, about two tile times before it stores. That is enough: the pacer

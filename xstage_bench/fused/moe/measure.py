@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,10 +16,13 @@ from xstage_bench.workloads.moe import default_experts_per_wave
 from xstage_bench.workloads.shapes import TILE
 
 from .build import Build, Combine
-from .forecast import COMBINE_BYTES, LEADS
+from .forecast import COMBINE_BYTES, LEADS, TileTimes
 from .group import Group, Prepared
 from .layer import PADDING, Layer, Rows
 from .order import Order
+
+if TYPE_CHECKING:
+    from xstage_bench.model.stage import Stage
 
 #: Of one direction while the other is as busy, GB/s: what the bound divides by where no model is given.
 LINK_GB_PER_S = 355.0
@@ -40,12 +43,18 @@ class Variant:
     build : Build
     local : bool
         Every row stays on its sender's GPU.
+    stagger_ns : int
+        By which the last CTA begins after the first one.
+    stage : Stage, optional
+        What the pacer believes.
     """
 
     name: str
     order: Order
     build: Build
     local: bool = False
+    stagger_ns: int = 0
+    stage: Stage | None = None
 
 
 def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
@@ -56,7 +65,18 @@ def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
     return [Order("wave", n) for n in sorted(set(fitting))]
 
 
-def case_variants(layer: Layer, rows: Rows, chosen: Order, combine: Combine, ctas: int, *, search: bool) -> list[Variant]:
+def case_variants(
+    layer: Layer,
+    rows: Rows,
+    chosen: Order,
+    combine: Combine,
+    ctas: int,
+    *,
+    search: bool,
+    options: bool = False,
+    times: TileTimes | None = None,
+    stage: Stage | None = None,
+) -> list[Variant]:
     """Return what one case times.
 
     Parameters
@@ -70,6 +90,12 @@ def case_variants(layer: Layer, rows: Rows, chosen: Order, combine: Combine, cta
     ctas : int
     search : bool
         Every lead and the serial order too, for the regret of the choice.
+    options : bool
+        The options beyond the paper too: tasks claimed dynamically; by the pacer, which needs `stage`; CTAs begun one after another over
+        the time of a Linear-1 and a Linear-2 tile, which needs `times`.
+    times : TileTimes, optional
+    stage : Stage, optional
+        Of all SMs, four warps each.
     """
     build = Build(fp8=layer.dtype == "fp8", combine=combine)
     silent = Build(fp8=build.fp8, combine="none")
@@ -79,6 +105,12 @@ def case_variants(layer: Layer, rows: Rows, chosen: Order, combine: Combine, cta
     out += [Variant("wave alone", waves[len(waves) // 2], silent), Variant("chosen bulk rows", chosen, replace(build, row_store="bulk"))]
     if search:
         out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in LEADS))]
+    if options:
+        out.append(Variant("dynamic", chosen, replace(build, claim="dynamic")))
+        if stage is not None:
+            out.append(Variant("paced", chosen, replace(build, claim="paced"), stage=stage))
+        if times is not None:
+            out.append(Variant("chosen staggered", chosen, build, stagger_ns=round(times.linear1_ns + times.linear2_ns)))
     return out
 
 
@@ -94,8 +126,9 @@ def measure(
     """
     prepared: dict[str, Prepared] = {}
     for v in variants:
-        prepared[v.name] = group.prepare(v.order, v.build, local=v.local, lists=(lists or {}).get(v.order))
-    checked = ("chosen", "chosen bulk rows", variants[0].name)  # the last: a wave order
+        made = (lists or {}).get(v.order) if v.build.claim == "static" else None
+        prepared[v.name] = group.prepare(v.order, v.build, local=v.local, lists=made, stagger_ns=v.stagger_ns, stage=v.stage)
+    checked = ("chosen", "chosen bulk rows", "dynamic", "paced", "chosen staggered", variants[0].name)  # the last: a wave order
     errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
     found: dict[str, list[tuple[float, float]]] = {v.name: [] for v in variants}
     for repetition in range(repetitions + WARM_UP):
