@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from xstage_bench.fused.moe.build import CLAIMS, Build, Claim
 from xstage_bench.fused.moe.layer import Layer
 from xstage_bench.fused.moe.order import Order
-from xstage_bench.model.stage import stage_at
+from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import MoEShape
 
@@ -33,12 +34,16 @@ def gpus() -> Any:
     return Gpus((0, 1))
 
 
+@cache
+def believed(sms: int) -> Stage:
+    return stage_at(find_model(PROFILE), sms, 4)
+
+
 def run(gpus: Any, layer: Layer, build: Build, order: Order, *, reduce: bool = False, stagger_ns: int = 0) -> Any:
     from xstage_bench.fused.moe.group import Group
 
     group = Group(layer, gpus)
-    stage = stage_at(find_model(PROFILE), gpus.sms, 4) if build.claim == "paced" else None
-    prepared = group.prepare(order, build, stage=stage, stagger_ns=stagger_ns)
+    prepared = group.prepare(order, build, stage=believed(gpus.sms), stagger_ns=stagger_ns)
     group.poison()
     if build.dispatch:
         for rank in group.ranks:
@@ -80,11 +85,21 @@ def test_every_order_is_right(gpus: Any, order: Order, claim: Claim) -> None:
 
 
 def test_a_layer_of_many_tiles_is_right_when_claimed_again_and_again(gpus: Any) -> None:
-    """Thousands of tasks pass through the ring of each CTA, and the counters begin anew in each launch."""
-    layer = Layer(shape(hidden=1024, inter=512, experts=16, top_k=4), 4000, 2, "fp8", "skewed")
+    """The ring turns often, the counters begin anew in each launch, and which CTA gets which tile differs from launch to launch."""
+    from xstage_bench.fused.moe.group import Group
+
+    layer = Layer(shape(hidden=1024, inter=512, experts=16, top_k=8), 6000, 2, "fp8", "skewed")
+    group = Group(layer, gpus)
     for claim in CLAIMS[1:]:
-        for _ in range(3):
-            run(gpus, layer, Build(fp8=True, claim=claim), Order("interleaved", lead=2.0))
+        prepared = group.prepare(Order("interleaved", lead=2.0), Build(fp8=True, claim=claim), stage=believed(gpus.sms))
+        for repetition in range(20):
+            if repetition % 10 == 9:
+                group.poison()
+            group.run(prepared)
+            if repetition % 10 == 9:
+                assert len({*group.written("bf16")}) == 1
+        for rank in range(2):
+            group.worst_error(rank, "bf16", 6)
 
 
 def test_a_stagger_delays_the_ctas_one_after_another(gpus: Any) -> None:
