@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xstage_bench.fused.moe.build import COMBINES, PUBLISHES, Build
+from xstage_bench.fused.moe.build import CLAIMS, COMBINES, PUBLISHES, Build
 
 pytest.importorskip("cuda.bindings.nvrtc")
 BUILDS = [
@@ -20,6 +20,9 @@ BUILDS = [
     Build(fp8=True, dispatch=True),
     *(Build(fp8=fp8, combine=combine, row_store="bulk") for fp8, combine in ((False, "bf16"), (True, "f32"), (True, "fp8"))),
     Build(row_store="bulk", dispatch=True, publish="bulk"),
+    *(Build(fp8=fp8, claim=claim) for fp8 in (False, True) for claim in CLAIMS[1:]),
+    *(Build(claim=claim, dispatch=True, publish="bulk", row_store="bulk", stamps=True) for claim in CLAIMS[1:]),
+    *(Build(fp8=True, claim=claim, combine="f32") for claim in CLAIMS[1:]),
 ]
 
 
@@ -31,7 +34,7 @@ def machine_code(build: Build, path: Path) -> str:
     return subprocess.run([tool, "-c", str(path)], check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=lambda b: "-".join(list(b.defines().values())[:6]))
+@pytest.mark.parametrize("build", BUILDS, ids=lambda b: "-".join(list(b.defines().values())[:7]))
 def test_machine_code(build: Build, tmp_path: Path) -> None:
     code = machine_code(build, tmp_path / "moe.cubin")
     code = code.partition("WARPSYNC.COLLECTIVE")[0]  # behind it: copies for warps that have diverged, which never happens
@@ -52,6 +55,10 @@ def test_machine_code(build: Build, tmp_path: Path) -> None:
     assert count(r"UTMASTG") == (2 if build.publish == "bulk" else 0)
     assert (count(r"UBLKCP") > 0) == (build.dispatch or (build.row_store == "bulk" and build.combine != "none"))
     assert count(r"USETMAXREG") == 2
+    # Nothing of the other ways to claim is in a build: no counter, no clock of the pacer, no barrier of the ring.
+    assert count(r"ATOMG") == (2 if build.claim == "dynamic" else 0)  # the first claim, and the ones ahead
+    assert (count(r"SR_CLOCKLO") > 0) == (build.claim == "paced")
+    assert count(r"SYNCS\.EXCH") == (14 if build.claim == "static" else 22)
 
 
 def test_it_leaves_room_for_one_cta() -> None:

@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 
 from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.pacing import STAGE
+from xstage_bench.errors import UsageError
 
 MAX_RANKS = 8
 PLAN = np.dtype(
@@ -17,7 +19,9 @@ PLAN = np.dtype(
     + [(n, "<u8", MAX_RANKS) for n in ("sources", "source_scales", "slots", "finished", "started")]
     + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "out", "stamps", "report", "timeout_ns")]
     + [(n, "<u4") for n in ("hidden", "inter", "blocks", "ranks", "epoch", "tokens", "top_k", "reduce")]
-    + [("result_scale", "<f4"), ("result_inverse", "<f4"), ("pad", "<u8", 5)]
+    + [("result_scale", "<f4"), ("result_inverse", "<f4")]
+    + [(n, "<u8") for n in ("claimed", "seconds", "remote_bytes", "stage")]
+    + [("stagger_ns", "<u4"), ("pad", "<u4", 1)]
 )
 STAMP = np.dtype(
     [(n, "<u8") for n in ("turn_ns", "begin_ns", "computed_ns", "stored_ns", "published_ns")] + [("smid", "<u4"), ("word", "<u4")]
@@ -36,11 +40,14 @@ PUBLISHES: tuple[Publish, ...] = ("release", "elsewhere", "bulk")
 
 RowStore = Literal["st.v4", "bulk"]
 ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
+Claim = Literal["static", "dynamic", "paced"]
+CLAIMS: tuple[Claim, ...] = ("static", "dynamic", "paced")
 
 _STAGES, _STAGE_BYTES = 5, 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
 _SCALES_BYTES = 512
+_HANDED_BYTES = 96  # the ring of claimed tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,14 @@ class Build:
         How a result row leaves: 16-byte stores, or one bulk store from shared memory for each segment of 128 columns (f32: 64).
     stamps : bool
         Every task leaves its times.
+    claim : {'static', 'dynamic', 'paced'}
+        Where a CTA's tasks come from: its own list; one list of all CTAs, task by task; its own tiles, the pacer choosing between Linear-1
+        and Linear-2 while it runs.
+
+    Raises
+    ------
+    UsageError
+        Another warp publishes, which reads the CTA's own list, and tasks are claimed.
     """
 
     fp8: bool = False
@@ -71,13 +86,20 @@ class Build:
     publish: Publish = "release"
     row_store: RowStore = "st.v4"
     stamps: bool = False
+    claim: Claim = "static"
+
+    def __post_init__(self) -> None:
+        if self.claim != "static" and self.publish == "elsewhere":
+            raise UsageError(f"publish 'elsewhere' with claim '{self.claim}'", "publish by 'release' or 'bulk' where tasks are claimed")
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a CTA."""
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
         scales = 8 * _SCALES_BYTES if self.fp8 else 0
-        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
+        handed = 0 if self.claim == "static" else _HANDED_BYTES
+        barriers = 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
+        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + barriers + handed
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions."""
@@ -88,6 +110,8 @@ class Build:
             "XSTAGE_PUBLISH": str(PUBLISHES.index(self.publish)),
             "XSTAGE_ROW_STORE": str(ROW_STORES.index(self.row_store)),
             "XSTAGE_STAMPS": str(int(self.stamps)),
+            "XSTAGE_CLAIM": str(CLAIMS.index(self.claim)),
+            "XSTAGE_PACED_STAGE_BYTES": str(STAGE.itemsize),
             "XSTAGE_PLAN_BYTES": str(PLAN.itemsize),
             "XSTAGE_STAMP_BYTES": str(STAMP.itemsize),
             "XSTAGE_SHARED_BYTES": str(self.shared_bytes),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,17 @@ from xstage_bench.errors import DeviceLostError, UsageError, XStageError
 from xstage_bench.workloads.shapes import TILE
 
 from .build import REPORT, STAMP, Build
+from .forecast import remote_tile_bytes
 from .layer import PADDING, Layer, Rows, rows_of
 from .numbers import decode_rows, expected_rows, tolerance
 from .order import Order, TaskLists, check_lists, task_lists
 from .rank import Kernel, Rank, Stock
 
+if TYPE_CHECKING:
+    from xstage_bench.model.stage import Stage
+
 HOST_TIMEOUT_S = 20.0
+LONGEST_STAGGER_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class Prepared:
     local: bool
     lists: tuple[TaskLists, ...]
     uploaded: tuple[dict[str, Any], ...]
+    stagger_ns: int = 0
 
 
 class Gpus:
@@ -127,15 +133,51 @@ class Group:
             return dict.fromkeys(range(self.layer.ep), self.ranks[rank])
         return {o: self.ranks[o] if o < len(self.ranks) else self.ranks[1 - rank] for o in range(self.layer.ep)}
 
-    def prepare(self, order: Order, build: Build, *, local: bool = False, lists: Sequence[TaskLists] | None = None) -> Prepared:
-        """Make, check and upload the task lists of an order, and load the kernel on every GPU."""
+    def prepare(
+        self,
+        order: Order,
+        build: Build,
+        *,
+        local: bool = False,
+        lists: Sequence[TaskLists] | None = None,
+        stagger_ns: int = 0,
+        stage: Stage | None = None,
+    ) -> Prepared:
+        """Make, check and upload the task lists of an order, and load the kernel on every GPU.
+
+        Parameters
+        ----------
+        order : Order
+        build : Build
+        local : bool
+            Every row stays on its sender's GPU.
+        lists : sequence of TaskLists, optional
+            Of each rank, where they have been made already.
+        stagger_ns : int
+            By which the last CTA begins after the first one; the others between them.
+        stage : Stage, optional
+            What the pacer believes, where the build's claim is ``paced``.
+
+        Raises
+        ------
+        UsageError
+            Unsafe lists, a stagger out of range, or a paced build without a stage.
+        """
+        if not 0 <= stagger_ns <= LONGEST_STAGGER_NS:
+            raise UsageError(f"a stagger of {stagger_ns} ns", f"0 to {LONGEST_STAGGER_NS}")
+        if build.claim == "paced" and stage is None:
+            raise UsageError("a paced build without a stage to believe in", "give model.stage.stage_at(model, SMs, 4)")
         if lists is None:
-            lists = [task_lists(self.layer, rank.rows, order, self.gpus.sms) for rank in self.ranks]
+            lists = [task_lists(self.layer, rank.rows, order, self.gpus.sms, build.claim) for rank in self.ranks]
         for rank, one in zip(self.ranks, lists, strict=True):
-            check_lists(one, rank.rows.blocks, self.layer.shape.linear1_tiles, self.layer.shape.linear2_tiles)
+            check_lists(one, rank.rows.blocks, self.layer.shape.linear1_tiles, self.layer.shape.linear2_tiles, build.claim)
             self.gpus.kernel(rank.device, build)
         uploaded = tuple(rank.upload(one, stamps=build.stamps) for rank, one in zip(self.ranks, lists, strict=True))
-        return Prepared(order, build, local, tuple(lists), uploaded)
+        if stage is not None and build.claim == "paced":
+            for rank, one, parts in zip(self.ranks, lists, uploaded, strict=True):
+                away = remote_tile_bytes(rank.rows, rank.rank, build.combine)
+                parts.update(rank.upload_pacing(one, stage, 0 * away if local else away))
+        return Prepared(order, build, local, tuple(lists), uploaded, stagger_ns)
 
     def run(self, prepared: Prepared, *, reduce: bool = False) -> tuple[Times, ...]:
         """Execute a layer once on all GPUs.
@@ -147,12 +189,12 @@ class Group:
         """
         runtime = self._cupy.cuda.runtime
         plans = [
-            rank.plan(lists, self.ranks, self.places(rank.rank, local=prepared.local), reduce=reduce)
+            rank.plan(lists, self.ranks, self.places(rank.rank, local=prepared.local), reduce=reduce, stagger_ns=prepared.stagger_ns)
             for rank, lists in zip(self.ranks, prepared.uploaded, strict=True)
         ]
         for rank, plan, lists, stream in zip(self.ranks, plans, prepared.lists, self.gpus.streams, strict=True):
             runtime.setDevice(rank.device)
-            for name in ("ready", "arrived"):
+            for name in ("ready", "arrived", "claimed"):
                 runtime.memsetAsync(rank.arrays[name].data.ptr, 0, rank.arrays[name].nbytes, stream.ptr)
             self.gpus.kernel(rank.device, prepared.build).launch(plan, lists.ctas, stream.ptr)
         give_up = time.monotonic() + HOST_TIMEOUT_S

@@ -7,18 +7,22 @@ lie on the peer: what a sender does is what it would do among `ep` GPUs, what a 
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.device.cuda.pacing import packed_stage
 from xstage_bench.fused.tensor_map import boxes
 from xstage_bench.workloads.shapes import TILE
 
 from .build import COMBINE_BYTES, NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Build
 from .layer import PADDING, Layer, Rows
 from .numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
-from .order import TaskLists
+from .order import TaskLists, linear2_from
+
+if TYPE_CHECKING:
+    from xstage_bench.model.stage import Stage
 
 TIMEOUT_NS = 2_000_000_000
 POISON = 0xFF  # twice or four times: NaN, which no result is
@@ -99,6 +103,7 @@ class Rank:
             "row_source": cupy.asarray(source.astype(np.uint32)),
             "ready": cupy.zeros(rows.blocks, dtype=cupy.uint32),
             "arrived": cupy.zeros(rows.blocks, dtype=cupy.uint32),
+            "claimed": cupy.zeros(1, dtype=cupy.uint32),
             "counts": cupy.zeros(64, dtype=cupy.uint32),
             "weights": cupy.asarray(layer.weights()[rank].ravel()),
             "out": cupy.empty((layer.tokens, s.hidden), dtype=cupy.uint16),
@@ -143,19 +148,34 @@ class Rank:
             "report": cupy.zeros(REPORT.itemsize * lists.ctas, dtype=cupy.uint8),
         }
 
-    def plan(self, lists: dict[str, Any], peers: list[Rank], places: dict[int, Rank], *, reduce: bool = False) -> NDArray[Any]:
+    def upload_pacing(self, lists: TaskLists, stage: Stage, tile_bytes: NDArray[np.int64]) -> dict[str, Any]:
+        """Return what a paced claim reads: where each CTA's Linear-2 tiles begin, what a tile of each block sends away, the stage."""
+        import cupy
+
+        cupy.cuda.Device(self.device).use()
+        return {
+            "seconds": cupy.asarray(linear2_from(lists).astype(np.uint32)),
+            "remote_bytes": cupy.asarray(tile_bytes.astype(np.uint32)),
+            "stage": cupy.asarray(packed_stage(stage).view(np.uint8)),
+        }
+
+    def plan(
+        self, lists: dict[str, Any], peers: list[Rank], places: dict[int, Rank], *, reduce: bool = False, stagger_ns: int = 0
+    ) -> NDArray[Any]:
         """Return the plan of one launch; each call counts an epoch, so each plan is launched once.
 
         Parameters
         ----------
         lists : dict
-            Of `upload`.
+            Of `upload`, and of `upload_pacing` where tasks are paced.
         peers : list of Rank
             All computing ranks, this one too.
         places : dict of owner to Rank
             Whose GPU has the owner's tokens and slots.
         reduce : bool
             Sum the rows of this rank's own tokens at the end.
+        stagger_ns : int
+            By which the last CTA begins after the first one; the others between them.
         """
         self.epoch += 1
         s, layer, a = self.layer.shape, self.layer, self.arrays
@@ -164,7 +184,7 @@ class Rank:
             plan[name][0] = tensor
         for name in ("gathered", "row_scale", "activations", "act_scale", "block_expert", "block_rows", "row_slot", "row_source"):
             plan[name] = a[name].data.ptr
-        for name in ("ready", "arrived", "weights", "out"):
+        for name in ("ready", "arrived", "claimed", "weights", "out"):
             plan[name] = a[name].data.ptr
         for name, array in (("w1_scale", self.weights.w1_scale), ("w2_scale", self.weights.w2_scale), *lists.items()):
             plan[name] = array.data.ptr
@@ -186,6 +206,7 @@ class Rank:
             s.top_k,
             int(reduce),
         )
+        plan["stagger_ns"] = stagger_ns
         return plan
 
     def address(self, owner: int) -> int:
