@@ -164,3 +164,20 @@ def test_the_reduction_weights_and_sums_each_tokens_rows(gpus: Any, combine: Any
         expected = np.where(weights > 0, rows * weights, 0).sum(axis=1)
         got = decode(rank.arrays["out"]).get()
         assert np.linalg.norm(got - expected) < 5e-3 * np.linalg.norm(expected)
+
+
+def test_a_stamped_execution_gives_the_stall_of_both_orders(gpus: Any) -> None:
+    from xstage_bench.fused.moe.group import Group
+    from xstage_bench.fused.moe.measure import case_variants, prepare
+    from xstage_bench.fused.moe.stalls import measure_stalls
+
+    layer = Layer(shape(experts=16, top_k=4), 600, 8, "fp8", "skewed")
+    group = Group(layer, gpus)
+    variants = case_variants(layer, group.ranks[0].rows, Order("interleaved"), "f32", gpus.sms, search=False)
+    found = measure_stalls(group, prepare(group, variants), {})
+    assert set(found) == {"wave", "chosen"}
+    for one in found.values():
+        assert one["idle_us"] >= 0
+        assert one["measured_us"] == one["idle_us"] - one["idle_without_us"]
+        assert 0 < one["store_span_us"]["median"] <= one["store_span_us"]["p90"] < 1e3
+        assert abs(one["longer_products_us"]) < 1e3

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.task_schedule import NONE, TaskSchedule
-from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE
+from xstage_bench.workloads.shapes import TILE
 
 from .build import COMBINE_BYTES
 from .layer import PADDING, Layer, Rows
@@ -133,20 +133,22 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
     )
 
 
-def kernel_costs(costs: TaskCosts, tasks: TaskSchedule, times: TileTimes) -> TaskCosts:
-    """Return the costs of the replay with this kernel's own in their place.
+def kernel_costs(costs: TaskCosts, tasks: TaskSchedule, times: TileTimes, sm_clock_mhz: float) -> TaskCosts:
+    """Return the costs of the replay with this kernel's own in their place, in cycles of the clock that the tasks are predicted at.
 
     A tile time already contains the hand-over of the tensor cores, and an epilogue takes longer than a plain loop of its stores: it is what
     was measured where nothing leaves the GPU.
     """
     contained = ("compute_excess_cycles.", "turn_cycles.", "store_cycles.")
     known = {name: e for name, e in costs.instrument.items() if not name.startswith(contained)}
-    mhz = costs.sm_clock_mhz or SM_CLOCK_MHZ
+    known["turn_cycles.single"] = _median(
+        0.0, "a group reads its next task while it waits for its turn, behind what its SM has outstanding"
+    )
     usual = TILE * TILE * COMBINE_BYTES["bf16"]  # what a Linear-2 tile stored when its time was read
     for phase, rest_ns in enumerate((times.linear1_rest_ns, times.linear2_rest_ns)):
         size = int(tasks.bytes[tasks.phase == phase].max(initial=0))
         if size:
-            cycles = rest_ns * mhz / NS_OF_CYCLE_MHZ * (size / usual if phase else 1.0)
+            cycles = rest_ns * sm_clock_mhz / NS_OF_CYCLE_MHZ * (size / usual if phase else 1.0)
             stores = size // (tasks.warps * tasks.warp_store_bytes)
             known[f"store_cycles.{stores}"] = _median(cycles, "median over tiles with local destinations")
     return replace(costs, instrument=known)
@@ -200,11 +202,11 @@ def pick(predicted_ns: Mapping[str, float], usual: str) -> str:
 
 
 def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> TaskPrediction:
-    """Predict one order of rank 0."""
+    """Predict one order of rank 0, without its twin that stores nothing."""
     from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, 0, rows, lists, times, combine, model.sm_clock_mhz)
-    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), tasks, times)
-    return predict_tasks(model, tasks, pair="0>1", costs=costs)
+    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), tasks, times, model.sm_clock_mhz)
+    return predict_tasks(model, tasks, pair="0>1", costs=costs, twin=False)

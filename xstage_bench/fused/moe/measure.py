@@ -5,7 +5,7 @@ Times are from the common start of all GPUs until every rank's rows have arrived
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +67,16 @@ class Variant:
     stage: Stage | None = None
 
 
+def usual_wave(layer: Layer, rows: Rows, ctas: int) -> int:
+    """Return how many experts the public kernel takes in a wave."""
+    local = layer.local_experts
+    return default_experts_per_wave(layer.shape, float(rows.block_rows.sum()) / local, local, ctas)
+
+
 def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
     """Return Expert-Wave as the public kernel chooses its waves, and with half, twice and four times as many experts."""
     local = layer.local_experts
-    usual = default_experts_per_wave(layer.shape, float(rows.block_rows.sum()) / local, local, ctas)
+    usual = usual_wave(layer, rows, ctas)
     fitting = [n for n in (usual // 2, usual, 2 * usual, 4 * usual) if 1 <= n <= local and local % n == 0]
     return [Order("wave", n) for n in sorted(set(fitting))]
 
@@ -112,10 +118,13 @@ def case_variants(
     waves = wave_orders(layer, rows, ctas)
     out = [Variant(f"wave {o.experts_per_wave}", o, build) for o in waves]
     out += [Variant("chosen", chosen, build), Variant("chosen alone", chosen, silent), Variant("chosen local", chosen, build, True)]
-    out += [Variant("wave alone", waves[len(waves) // 2], silent), Variant("chosen bulk rows", chosen, replace(build, row_store="bulk"))]
+    out += [
+        Variant("wave alone", Order("wave", usual_wave(layer, rows, ctas)), silent),
+        Variant("chosen bulk rows", chosen, replace(build, row_store="bulk")),
+    ]
     if options:
         out += [Variant(name, chosen, replace(build, **changes)) for name, changes in OPTIONS.items()]
-        out += [Variant("wave dispatch", waves[len(waves) // 2], replace(build, dispatch=True))]
+        out += [Variant("wave dispatch", Order("wave", usual_wave(layer, rows, ctas)), replace(build, dispatch=True))]
     if search:
         out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in LEADS))]
     if options:
@@ -126,8 +135,17 @@ def case_variants(
     return out
 
 
+def prepare(group: Group, variants: Sequence[Variant], lists: Mapping[Order, Any] | None = None) -> dict[str, Prepared]:
+    """Make every variant ready for `measure`, by its name; `lists` that are there already are not made again."""
+    out = {}
+    for v in variants:
+        made = (lists or {}).get(v.order) if v.build.claim == "static" else None
+        out[v.name] = group.prepare(v.order, v.build, local=v.local, lists=made, stagger_ns=v.stagger_ns, stage=v.stage)
+    return out
+
+
 def measure(
-    group: Group, variants: Sequence[Variant], repetitions: int, rng: np.random.Generator, lists: dict[Order, Any] | None = None
+    group: Group, variants: Sequence[Variant], prepared: Mapping[str, Prepared], repetitions: int, rng: np.random.Generator
 ) -> dict[str, Any]:
     """Time variants in a fresh random order in every repetition, after each was checked against float32 on some blocks.
 
@@ -136,10 +154,6 @@ def measure(
     dict
         Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, and ``relative_error`` of the variants that deliver.
     """
-    prepared: dict[str, Prepared] = {}
-    for v in variants:
-        made = (lists or {}).get(v.order) if v.build.claim == "static" else None
-        prepared[v.name] = group.prepare(v.order, v.build, local=v.local, lists=made, stagger_ns=v.stagger_ns, stage=v.stage)
     checked = ("chosen", "chosen bulk rows", *OPTIONS, "paced", "chosen staggered", variants[0].name)  # the last: a wave order
     errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
     found: dict[str, list[tuple[float, float]]] = {v.name: [] for v in variants}

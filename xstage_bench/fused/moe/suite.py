@@ -28,8 +28,9 @@ from .build import Build, Combine
 from .forecast import LEADS, STORING_WARPS, Choice, TileTimes, choose_order, tile_times
 from .group import Gpus, Group
 from .layer import DTYPES, Layer, Rows, rows_of
-from .measure import LINK_GB_PER_S, case_variants, flops, measure, remote_bytes, wave_orders
+from .measure import LINK_GB_PER_S, case_variants, flops, measure, prepare, remote_bytes, usual_wave, wave_orders
 from .order import Order, TaskLists, task_lists
+from .stalls import measure_stalls, predicted
 from .unfused import unfused_us
 
 if TYPE_CHECKING:
@@ -146,10 +147,11 @@ def _tile_times(cases: Sequence[Case], gpus: Gpus, put: Callable[[str, Any], Non
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What other processes have made for a case: rows of each rank, the choice of each width, lists of each order; and its tile times."""
+    """What other processes have made for a case: rows of each rank, choice and stalls of each width, lists of each order; its tile times."""
 
     rows: list[Rows]
     choices: dict[str, Choice]
+    stalls: dict[str, dict[str, dict[str, Any]]]
     lists: dict[Order, list[TaskLists]]
     times: TileTimes | None
 
@@ -158,12 +160,17 @@ def _make(case: Case, combines: Sequence[str], model: Path | None, times: TileTi
     layer = case.layer
     rows = [rows_of(layer, rank) for rank in range(ranks)]
     choices = {x: Choice(Order("interleaved"), {}) for x in combines}
+    stalls: dict[str, dict[str, dict[str, Any]]] = {x: {} for x in combines}
+    usual = Order("wave", usual_wave(layer, rows[0], ctas))
     if model is not None and times is not None:
         choices = {x: choose_order(_model(model), layer, rows[0], times, x, ctas) for x in combines}
+        for x, choice in choices.items():
+            for which, order in (("wave", usual), ("chosen", choice.order)):
+                stalls[x][which] = predicted(_model(model), layer, rows[0], times, x, ctas, order)
     orders = {*(c.order for c in choices.values()), *wave_orders(layer, rows[0], ctas)}
     if case.searched:
         orders |= {Order("serial"), *(Order("interleaved", lead=lead) for lead in LEADS)}
-    return _Made(rows, choices, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders}, times)
+    return _Made(rows, choices, stalls, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders}, times)
 
 
 @cache
@@ -183,7 +190,8 @@ def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], r
         variants = case_variants(
             layer, rows[0], chosen, combine, gpus.sms, search=case.searched, options=options, times=made.times, stage=stage
         )
-        found = measure(group, variants, job["repetitions"], rng, made.lists)
+        prepared = prepare(group, variants, made.lists)
+        found = measure(group, variants, prepared, job["repetitions"], rng)
         volume = max(remote_bytes(one, rank, layer.shape.hidden, combine) for rank, one in enumerate(rows))
         row = {
             "key": case.key(combine),
@@ -203,6 +211,7 @@ def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], r
             "drain_us": volume / LINK_GB_PER_S / 1e3,
             "flops": max(flops(layer, one) for one in rows),
             "variants": found,
+            "stalls": measure_stalls(group, prepared, made.stalls[combine]),
             "unfused_us": None,
         }
         if job["unfused"] and combine == "bf16" and case.routing == "balanced":
