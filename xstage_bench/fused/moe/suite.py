@@ -147,7 +147,7 @@ def _tile_times(cases: Sequence[Case], gpus: Gpus, put: Callable[[str, Any], Non
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What other processes have made for a case: rows of each rank, choice and stalls of each width, lists of each order; its tile times."""
+    """What other processes have made for a case: rows of each rank, choice and stalls of each width, lists of each order, tile times."""
 
     rows: list[Rows]
     choices: dict[str, Choice]
