@@ -7,6 +7,7 @@
 #include "moe_combine.cuh"
 #include "moe_dispatch.cuh"
 #include "moe_epilogue.cuh"
+#include "moe_presum.cuh"
 
 static constexpr u32 TURN = 1, GROUP_BARRIER = 3, CONSUMER_BARRIER = 5;  // named barriers; the first two: one for each group
 
@@ -127,6 +128,7 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
     stamp.computed_ns = global_timer_ns();
 #endif
     late_facts(facts, plan, task, warp, lane);
+    if (XSTAGE_PRESUM && task.second) add_sums(plan, facts, upper, lower, task, lane);
     // One body for both halves of the rows: unrolled, their common terms stay in registers and push accumulators out to local memory.
 #pragma unroll 1
     for (u32 half = 0; half < 2; ++half) {
@@ -135,6 +137,7 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
 #pragma unroll
       for (u32 j = 0; j < HALF; ++j) upper[j] = lower[j];
     }
+    if (XSTAGE_PRESUM && task.second) send_sums(plan, facts, task, lane);
 #if XSTAGE_STAMPS
     stamp.stored_ns = global_timer_ns();
 #endif

@@ -20,6 +20,9 @@ BUILDS = [
     Build(fp8=True, dispatch=True),
     *(Build(fp8=fp8, combine=combine, row_store="bulk") for fp8, combine in ((False, "bf16"), (True, "f32"), (True, "fp8"))),
     Build(row_store="bulk", dispatch=True, publish="bulk"),
+    *(Build(fp8=fp8, combine=combine, presum=True) for fp8 in (False, True) for combine in ("bf16", "f32")),
+    Build(fp8=True, presum=True, dispatch=True, publish="elsewhere", stamps=True),
+    Build(presum=True, publish="bulk"),
 ]
 
 
@@ -45,7 +48,11 @@ def test_machine_code(build: Build, tmp_path: Path) -> None:
     rows = {"none": 0, "bf16": 8, "f32": 16, "fp8": 4}[build.combine] * (build.row_store == "st.v4")  # warp-stores of 16 rows
     activations = 0 if build.publish == "bulk" else (2 if build.fp8 else 4)
     reduced = 2 if build.combine == "fp8" else 1  # the reduction stores too: 16 columns of bf16, or 8
-    assert count(r"STG\.E\.128") == rows + activations + reduced
+    sums = {"bf16": 4, "f32": 8}[build.combine] if build.presum else 0
+    assert count(r"STG\.E\.128") == rows + activations + sums + reduced
+    # Sums before sending: 16 rows of both halves, two groups of eight columns an instruction; one release and acquire for all of them.
+    assert count(r"REDG\.E\.ADD\.F32x4") == 32 * build.presum
+    assert count(r"ATOMG") == build.presum
     assert count(r"UTMASTG") == (1 if build.publish == "bulk" else 0)
     assert (count(r"UBLKCP") > 0) == (build.dispatch or (build.row_store == "bulk" and build.combine != "none"))
     assert count(r"USETMAXREG") == 2

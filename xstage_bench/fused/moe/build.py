@@ -8,16 +8,18 @@ from typing import Literal
 import numpy as np
 
 from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.errors import UsageError
 
 MAX_RANKS = 8
 PLAN = np.dtype(
     [(n, "<u8", 16) for n in ("rows", "w1", "act", "w2", "act_out")]
     + [(n, "<u8") for n in ("tasks", "first", "block_expert", "block_rows", "ready", "arrived", "row_slot", "row_source")]
+    + [(n, "<u8") for n in ("row_sum", "row_weight", "sums", "sum_counts")]
     + [(n, "<u8") for n in ("row_scale", "act_scale", "w1_scale", "w2_scale", "gathered", "activations")]
     + [(n, "<u8", MAX_RANKS) for n in ("sources", "source_scales", "slots", "finished", "started")]
     + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "out", "stamps", "report", "timeout_ns")]
     + [(n, "<u4") for n in ("hidden", "inter", "blocks", "ranks", "epoch", "tokens", "top_k", "reduce")]
-    + [("result_scale", "<f4"), ("result_inverse", "<f4"), ("pad", "<u8", 5)]
+    + [("result_scale", "<f4"), ("result_inverse", "<f4"), ("pad", "<u8", 1)]
 )
 STAMP = np.dtype(
     [(n, "<u8") for n in ("turn_ns", "begin_ns", "computed_ns", "stored_ns", "published_ns")] + [("smid", "<u4"), ("word", "<u4")]
@@ -25,6 +27,7 @@ STAMP = np.dtype(
 REPORT = np.dtype([(n, "<u8") for n in ("begin_ns", "stored_ns", "arrived_ns", "end_ns")])
 NO_ROW = 0xFFFFFFFF
 OWNER_SHIFT = 28
+SUM_ROWS_BITS = 6
 THREADS = 384
 
 Combine = Literal["none", "bf16", "f32", "fp8"]
@@ -60,8 +63,15 @@ class Build:
         their completion.
     row_store : {'st.v4', 'bulk'}
         How a result row leaves: 16-byte stores, or one bulk store from shared memory for each segment of 128 columns (f32: 64).
+    presum : bool
+        A token's results of several experts of one rank leave as one row, their weighted sum (`presum`).
     stamps : bool
         Every task leaves its times.
+
+    Raises
+    ------
+    UsageError
+        Sums before sending of rows that cannot be sent so.
     """
 
     fp8: bool = False
@@ -69,7 +79,12 @@ class Build:
     dispatch: bool = False
     publish: Publish = "release"
     row_store: RowStore = "st.v4"
+    presum: bool = False
     stamps: bool = False
+
+    def __post_init__(self) -> None:
+        if self.presum and (self.combine not in ("bf16", "f32") or self.row_store != "st.v4"):
+            raise UsageError(f"sums before sending, of '{self.combine}' rows by '{self.row_store}'", "rows of bf16 or f32 by st.v4")
 
     @property
     def shared_bytes(self) -> int:
@@ -85,6 +100,7 @@ class Build:
             "XSTAGE_DISPATCH": str(int(self.dispatch)),
             "XSTAGE_PUBLISH": str(PUBLISHES.index(self.publish)),
             "XSTAGE_ROW_STORE": str(ROW_STORES.index(self.row_store)),
+            "XSTAGE_PRESUM": str(int(self.presum)),
             "XSTAGE_STAMPS": str(int(self.stamps)),
             "XSTAGE_PLAN_BYTES": str(PLAN.itemsize),
             "XSTAGE_STAMP_BYTES": str(STAMP.itemsize),

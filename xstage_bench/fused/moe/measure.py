@@ -29,6 +29,7 @@ COUNTED_TOKENS = 2048
 #: Ways to deliver the rows beyond the layer as it is usually executed: what each adds to the name of the order, and changes in the build.
 OPTIONS: dict[str, dict[str, Any]] = {
     "chosen fp8 rows": {"combine": "fp8"},
+    "chosen presum": {"presum": True},
     "chosen dispatch": {"dispatch": True},
     "chosen publish elsewhere": {"publish": "elsewhere"},
     "chosen publish bulk": {"publish": "bulk"},
@@ -104,7 +105,8 @@ def measure(
     Returns
     -------
     dict
-        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, and ``relative_error`` of the variants that deliver.
+        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, ``remote_bytes`` of the rank that sends most, and
+        ``relative_error`` of the variants that are checked.
     """
     prepared: dict[str, Prepared] = {}
     for v in variants:
@@ -120,7 +122,7 @@ def measure(
     out: dict[str, Any] = {}
     for name, rows in found.items():
         arrived, stored = np.array(rows).T
-        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored)}
+        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored), "remote_bytes": sent_bytes(group, prepared[name])}
         if name in errors:
             out[name]["relative_error"] = errors[name]
     return out
@@ -147,9 +149,19 @@ def check(group: Group, prepared: Prepared, blocks: int = 2) -> float:
     return worst
 
 
-def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str) -> int:
-    """Bytes that a rank sends to others."""
-    return int(((rows.owner != PADDING) & (rows.owner != rank)).sum()) * hidden * COMBINE_BYTES[combine]
+def sent_bytes(group: Group, prepared: Prepared) -> int:
+    """Bytes that leave the GPU of the rank that sends most."""
+    build = prepared.build
+    if prepared.local:
+        return 0
+    return max(remote_bytes(r.rows, r.rank, group.layer.shape.hidden, build.combine, presum=build.presum) for r in group.ranks)
+
+
+def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str, *, presum: bool = False) -> int:
+    """Bytes that a rank sends to others: a row for each of its rows, or, summed before sending, for each token it has rows of."""
+    away = (rows.owner != PADDING) & (rows.owner != rank)
+    count = np.unique(rows.owner[away] << 32 | rows.token[away]).size if presum else int(away.sum())
+    return count * hidden * COMBINE_BYTES[combine]
 
 
 def flops(layer: Layer, rows: Rows) -> int:

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.workloads.shapes import TILE
-
-from .layer import Layer, Rows
+from .layer import IntArray, Layer
 
 #: Relative error above which a row is wrong, by type of the operands, or of the row where that is coarser.
 TOLERANCE = {"bf16": 1e-2, "fp8": 6e-2}
@@ -97,12 +95,11 @@ def tolerance(dtype: str, combine: str) -> float:
     return max(TOLERANCE[dtype], TOLERANCE["fp8" if combine == "fp8" else "bf16"])
 
 
-def expected_rows(layer: Layer, rows: Rows, gathered: Any, row_scale: Any, weights: Weights, block: int) -> Any:
-    """Return what the rows of one block must become, float32, shape (rows of the block, hidden)."""
+def expected_rows(layer: Layer, gathered: Any, row_scale: Any, weights: Weights, expert: int, mine: IntArray) -> Any:
+    """Return what some rows of one expert must become, float32, shape (rows, hidden)."""
     import cupy
 
-    s, expert = layer.shape, int(rows.block_expert[block])
-    mine = slice(block * TILE, block * TILE + int(rows.block_rows[block]))
+    s = layer.shape
     x = decode(gathered[mine]) * row_scale[mine, None]
     both = x @ (decode(weights.w1[expert]) * weights.w1_scale[expert][:, None]).T
     parts = both.reshape(len(x), s.inter // 8, 2, 8)
