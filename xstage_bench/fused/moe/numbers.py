@@ -18,7 +18,7 @@ TOLERANCE = {"bf16": 1e-2, "fp8": 6e-2}
 #: A thread's order of 16 FP8 columns, of activations and of result rows: groups of eight in pairs (cuda/moe_epilogue.cuh).
 FP8_ORDER = np.array([8 * (i // 2 % 2) + 2 * (i // 4) + i % 2 for i in range(16)])
 #: Of e4m3 result rows, one for the layer, fixed in advance like the activations': a row's RMS of 0.6 becomes 10. From there 45 RMS saturate
-#: and what is below RMS / 640 loses bits, so within a factor of 16 either way the scale does not matter. A power of two rounds nothing.
+#: and what is below RMS / 640 loses bits, so rows 4 times as large or 16 times as small are as exact. A power of two rounds nothing.
 RESULT_SCALE = 1.0 / 16
 _E4M3_LARGEST = 448.0
 
