@@ -30,6 +30,7 @@ def test_without_a_pair_of_gpus_it_says_so_and_writes_nothing(xstage, tmp_path):
         (["ulysses", "--out", "-", "--json"], "stdout"),
         (["ulysses", "--recorded", "no-such.json"], "no-such.json"),
         (["ulysses", "--recorded", "x.json", "--sp", "2"], "leave out"),
+        (["ulysses", "--recorded", "x.json", "--pairs"], "leave out"),
     ],
 )
 def test_what_cannot_be_meant(xstage, words, said):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from xstage_bench.fused.ulysses import rig as rig_module
@@ -15,6 +16,8 @@ from xstage_bench.fused.ulysses.attention import FLAGS, STORES, Build
 from xstage_bench.fused.ulysses.forecast import TileTimes
 from xstage_bench.fused.ulysses.problem import Placing, Problem
 from xstage_bench.fused.ulysses.rig import Rig
+from xstage_bench.fused.ulysses.run import PAIR, Case, measure_case
+from xstage_bench.fused.ulysses.summary import summarise
 from xstage_bench.fused.ulysses.tile_order import ORDERS
 
 
@@ -97,3 +100,32 @@ def test_stamps_of_every_tile_come_back(make: Any) -> None:
     assert stamps.shape == (2 * 4, 3)
     assert stamps["tile"][:, 0].tolist() == list(range(8))
     assert TileTimes.of(stamps, 132).wave_us == [0.9]
+
+
+class FixedGate:
+    """A gate that executes nothing on a clock: each variant takes what it is said to take, on both ranks."""
+
+    def __init__(self, us: dict[str, float]) -> None:
+        self.us = us
+
+    def __len__(self) -> int:
+        return 2
+
+    def time_us(self, variant: variants.Variant) -> np.ndarray:
+        variant.queue()
+        return np.full(2, self.us[variant.name])
+
+
+def test_a_case_of_pairs_checks_its_result_and_times_two_variants(make: Any) -> None:
+    machine = fakes.Machine(2)
+    case = Case("x", 4, 4, 64, 700, 2)
+    gate = FixedGate({"alone": 100.0, "fused st.v4 owner-interleaved": 103.0})
+    job = {"pairs": True, "seconds": 1e-6, "seed": 0}
+    row = measure_case(case, Placing(case.problem(), (0, 1)), machine.gpus, gate, None, np.random.default_rng(0), job)
+    assert row["rounds"] == PAIR.rounds
+    assert set(row["times_us"]) == set(gate.us)
+    assert {name: found["ok"] for name, found in row["checked"].items()} == {"fused st.v4 owner-interleaved": True}
+    (found,) = summarise({"rows": [row]})["rows"]
+    assert found["fused_over_alone"]["value"] == pytest.approx(1.03)
+    assert found["serial_push_us"] is None
+    assert found["speed_up"] == found["hidden_share"] == {}

@@ -78,7 +78,9 @@ def test_memcheck_finds_nothing(small: Any) -> None:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("compute-sanitizer is not installed")
-    command = [sanitizer, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, str(SMALL), "130"]
+    # CuPy and cuda.bindings ask the driver for what it may not have, and handle its refusals: those are no errors of the kernels' accesses.
+    tool = ["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9"]
+    command = [sanitizer, *tool, sys.executable, str(SMALL), "130"]
     root = str(SMALL.parent.parent.parent)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ)

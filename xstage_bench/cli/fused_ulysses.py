@@ -20,6 +20,7 @@ ERROR = 1
 @click.option("--sp", "degrees", type=click.IntRange(2, 16), multiple=True, help="Ranks; repeatable; default 2. More than GPUs: emulated.")
 @click.option("--seq", "seqs", type=click.IntRange(1, 1 << 20), multiple=True, help="Rows, instead of the shape's own; repeatable.")
 @click.option("--budget", callback=seconds, default="2", show_default=True, metavar="SECONDS", help="Of timing, for each case.")
+@click.option("--pairs", is_flag=True, help="Only attention alone and fused, each round there and back: for long rows, as clocks wander.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of the inputs and the order.")
 @click.option("--model", type=FILE, metavar="FILE", help="A model.json of such a node (xstage profile): predict, and choose by it.")
 @click.option("--recorded", type=FILE, metavar="FILE", help="Take this document of an earlier call instead of measuring; needs no GPU.")
@@ -31,6 +32,7 @@ def command(
     degrees: tuple[int, ...],
     seqs: tuple[int, ...],
     budget: float,
+    pairs: bool,
     seed: int,
     model: Path | None,
     recorded: Path | None,
@@ -46,9 +48,9 @@ def command(
 
     out.no_json_beside(path, "the document")
     check_file(path)
-    if recorded is not None and (shapes or degrees or seqs):
-        raise UsageError("--recorded has its cases already", "leave out --shape, --sp and --seq")
-    document = _recorded(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, path)
+    if recorded is not None and (shapes or degrees or seqs or pairs):
+        raise UsageError("--recorded has its cases already", "leave out --shape, --sp, --seq and --pairs")
+    document = _recorded(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, pairs, path)
     if model is not None:
         from xstage_bench.fused.ulysses.forecast import add_forecasts
         from xstage_bench.pipeline import find_model
@@ -67,7 +69,7 @@ def command(
 
 
 def _measured(
-    out: Output, shapes: tuple[str, ...], degrees: tuple[int, ...], seqs: tuple[int, ...], budget: float, seed: int, path: Path
+    out: Output, shapes: tuple[str, ...], degrees: tuple[int, ...], seqs: tuple[int, ...], budget: float, seed: int, pairs: bool, path: Path
 ) -> dict[str, Any]:
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.fused.ulysses.run import cases_of, run
@@ -83,7 +85,7 @@ def _measured(
         if path != STDOUT:
             write_compact(path, {**argv, **document})
 
-    return {**argv, **run(cases, seconds_per_case=budget, seed=seed, say=out.note, keep=keep)}
+    return {**argv, **run(cases, seconds_per_case=budget, seed=seed, pairs=pairs, say=out.note, keep=keep)}
 
 
 def _recorded(path: Path) -> dict[str, Any]:

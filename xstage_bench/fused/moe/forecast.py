@@ -78,6 +78,12 @@ def tile_times(stamps: NDArray[Any], lists: TaskLists) -> TileTimes:
     )
 
 
+def remote_tile_bytes(rows: Rows, rank: int, combine: str) -> NDArray[np.int64]:
+    """Bytes that one Linear-2 tile of each block sends to other ranks; shape (blocks,)."""
+    owner = rows.owner.reshape(-1, TILE)
+    return np.asarray(((owner != PADDING) & (owner != rank)).sum(axis=1) * TILE * COMBINE_BYTES[combine])
+
+
 def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileTimes, combine: str, sm_clock_mhz: float) -> TaskSchedule:
     """Describe what one rank's GPU does.
 
@@ -104,7 +110,7 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
     owner = rows.owner.reshape(-1, TILE)
     real = owner != PADDING
     stored = -(-real.sum(axis=1) * segment // unit) * unit
-    away = ((real & (owner != rank)).sum(axis=1) * segment // STORE_BYTES) * STORE_BYTES
+    away = remote_tile_bytes(rows, rank, combine) // STORE_BYTES * STORE_BYTES
     second, block = lists.second, lists.block
     kept = TILE * (TILE // 2) * layer.element_bytes  # activations of a Linear-1 tile
     cycles = np.where(second, round(times.linear2_ns * per_ns), round(times.linear1_ns * per_ns))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,23 +15,30 @@ from xstage_bench.fused.spread import spread
 from xstage_bench.workloads.moe import default_experts_per_wave
 from xstage_bench.workloads.shapes import TILE
 
-from .build import COMBINE_BYTES, Build, Combine
-from .forecast import LEADS
+from .build import COMBINE_BYTES, Build, Combine, Publish
+from .forecast import LEADS, TileTimes
 from .group import Group, Prepared
 from .layer import PADDING, Layer, Rows
 from .order import Order
+
+if TYPE_CHECKING:
+    from xstage_bench.model.stage import Stage
 
 #: Of one direction while the other is as busy, GB/s: what the bound divides by where no model is given.
 LINK_GB_PER_S = 355.0
 WARM_UP = 1
 #: Up to how many tokens a rank all slots are counted: beyond, that takes longer than the measurement.
 COUNTED_TOKENS = 2048
-#: Ways to deliver the rows beyond the layer as it is usually executed: what each adds to the name of the order, and changes in the build.
+#: How Linear-1 tiles are published where nothing else is said: the fastest of the three in most cases measured (docs/moe.md).
+PUBLISH: Publish = "elsewhere"
+#: Other ways to execute the chosen order: the variant's name, and what it changes in the build.
 OPTIONS: dict[str, dict[str, Any]] = {
     "chosen fp8 rows": {"combine": "fp8"},
+    "chosen presum": {"presum": True},
     "chosen dispatch": {"dispatch": True},
-    "chosen publish elsewhere": {"publish": "elsewhere"},
+    "chosen publish release": {"publish": "release"},
     "chosen publish bulk": {"publish": "bulk"},
+    "dynamic": {"claim": "dynamic", "publish": "release"},
 }
 
 
@@ -47,12 +54,18 @@ class Variant:
     build : Build
     local : bool
         Every row stays on its sender's GPU.
+    stagger_ns : int
+        By which the last CTA begins after the first one.
+    stage : Stage, optional
+        What the pacer believes.
     """
 
     name: str
     order: Order
     build: Build
     local: bool = False
+    stagger_ns: int = 0
+    stage: Stage | None = None
 
 
 def usual_wave(layer: Layer, rows: Rows, ctas: int) -> int:
@@ -70,7 +83,16 @@ def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
 
 
 def case_variants(
-    layer: Layer, rows: Rows, chosen: Order, combine: Combine, ctas: int, *, search: bool, options: bool = False
+    layer: Layer,
+    rows: Rows,
+    chosen: Order,
+    combine: Combine,
+    ctas: int,
+    *,
+    search: bool,
+    options: bool = False,
+    times: TileTimes | None = None,
+    stage: Stage | None = None,
 ) -> list[Variant]:
     """Return what one case times.
 
@@ -86,10 +108,14 @@ def case_variants(
     search : bool
         Every lead and the serial order too, for the regret of the choice.
     options : bool
-        `OPTIONS` too, and the usual wave with dispatch: what of a gain is left when rows are pulled meanwhile.
+        `OPTIONS` too, and the usual wave with dispatch: what of a gain is left when rows are pulled meanwhile; tasks chosen by the pacer,
+        which needs `stage`; CTAs begun one after another over the time of a Linear-1 and a Linear-2 tile, which needs `times`.
+    times : TileTimes, optional
+    stage : Stage, optional
+        Of all SMs, four warps each.
     """
-    build = Build(fp8=layer.dtype == "fp8", combine=combine)
-    silent = Build(fp8=build.fp8, combine="none")
+    build = Build(fp8=layer.dtype == "fp8", combine=combine, publish=PUBLISH)
+    silent = replace(build, combine="none")
     waves = wave_orders(layer, rows, ctas)
     out = [Variant(f"wave {o.experts_per_wave}", o, build) for o in waves]
     out += [Variant("chosen", chosen, build), Variant("chosen alone", chosen, silent), Variant("chosen local", chosen, build, True)]
@@ -100,12 +126,21 @@ def case_variants(
         out += [Variant("wave dispatch", usual, replace(build, dispatch=True))]
     if search:
         out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in LEADS))]
+    if options:
+        if stage is not None:
+            out.append(Variant("paced", chosen, replace(build, claim="paced", publish="release"), stage=stage))
+        if times is not None:
+            out.append(Variant("chosen staggered", chosen, build, stagger_ns=round(times.linear1_ns + times.linear2_ns)))
     return out
 
 
 def prepare(group: Group, variants: Sequence[Variant], lists: Mapping[Order, Any] | None = None) -> dict[str, Prepared]:
     """Make every variant ready for `measure`, by its name; `lists` that are there already are not made again."""
-    return {v.name: group.prepare(v.order, v.build, local=v.local, lists=(lists or {}).get(v.order)) for v in variants}
+    out = {}
+    for v in variants:
+        made = (lists or {}).get(v.order) if v.build.claim == "static" else None
+        out[v.name] = group.prepare(v.order, v.build, local=v.local, lists=made, stagger_ns=v.stagger_ns, stage=v.stage)
+    return out
 
 
 def measure(
@@ -116,9 +151,10 @@ def measure(
     Returns
     -------
     dict
-        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, and ``relative_error`` of the variants that deliver.
+        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, ``remote_bytes`` of the rank that sends most, and
+        ``relative_error`` of the variants that are checked.
     """
-    checked = ("chosen", "chosen bulk rows", *OPTIONS, variants[0].name)  # the last: a wave order
+    checked = ("chosen", "chosen bulk rows", *OPTIONS, "paced", "chosen staggered", variants[0].name)  # the last: a wave order
     errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
     found: dict[str, list[tuple[float, float]]] = {v.name: [] for v in variants}
     for repetition in range(repetitions + WARM_UP):
@@ -129,7 +165,7 @@ def measure(
     out: dict[str, Any] = {}
     for name, rows in found.items():
         arrived, stored = np.array(rows).T
-        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored)}
+        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored), "remote_bytes": sent_bytes(group, prepared[name])}
         if name in errors:
             out[name]["relative_error"] = errors[name]
     return out
@@ -156,9 +192,19 @@ def check(group: Group, prepared: Prepared, blocks: int = 2) -> float:
     return worst
 
 
-def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str) -> int:
-    """Bytes that a rank sends to others."""
-    return int(((rows.owner != PADDING) & (rows.owner != rank)).sum()) * hidden * COMBINE_BYTES[combine]
+def sent_bytes(group: Group, prepared: Prepared) -> int:
+    """Bytes that leave the GPU of the rank that sends most."""
+    build = prepared.build
+    if prepared.local:
+        return 0
+    return max(remote_bytes(r.rows, r.rank, group.layer.shape.hidden, build.combine, presum=build.presum) for r in group.ranks)
+
+
+def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str, *, presum: bool = False) -> int:
+    """Bytes that a rank sends to others: a row for each of its rows, or, summed before sending, for each token it has rows of."""
+    away = (rows.owner != PADDING) & (rows.owner != rank)
+    count = np.unique(rows.owner[away] << 32 | rows.token[away]).size if presum else int(away.sum())
+    return count * hidden * COMBINE_BYTES[combine]
 
 
 def flops(layer: Layer, rows: Rows) -> int:

@@ -20,11 +20,12 @@ import numpy as np
 
 from xstage_bench.errors import DeviceLostError, WaivedError, XStageError
 from xstage_bench.fused.spread import spread
+from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape
 
 from .build import Build, Combine
-from .forecast import LEADS, Choice, TileTimes, choose_order, tile_times
+from .forecast import LEADS, STORING_WARPS, Choice, TileTimes, choose_order, tile_times
 from .group import Gpus, Group
 from .layer import DTYPES, Layer, Rows, rows_of
 from .measure import LINK_GB_PER_S, case_variants, flops, measure, prepare, remote_bytes, usual_wave, wave_orders
@@ -42,7 +43,7 @@ TOKENS = (512, 2048, 8192)
 COMBINES: tuple[Combine, ...] = ("bf16", "f32")
 #: Where every order is measured.
 SEARCHED_SHAPES, SEARCHED_TOKENS = ("keye-vl-2", "qwen3.5", "dsv4-flash"), 2048
-#: Where the options are measured, with bf16 rows.
+#: Where the options beyond the paper are measured, with bf16 rows.
 OPTIONS_TOKENS = 2048
 
 
@@ -146,12 +147,13 @@ def _tile_times(cases: Sequence[Case], gpus: Gpus, put: Callable[[str, Any], Non
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What other processes have made for a case: rows of each rank, the choice and the stalls of each width, lists of each order."""
+    """What other processes have made for a case: rows of each rank, choice and stalls of each width, lists of each order, tile times."""
 
     rows: list[Rows]
     choices: dict[str, Choice]
     stalls: dict[str, dict[str, dict[str, Any]]]
     lists: dict[Order, list[TaskLists]]
+    times: TileTimes | None
 
 
 def _make(case: Case, combines: Sequence[str], model: Path | None, times: TileTimes | None, ranks: int, ctas: int) -> _Made:
@@ -168,7 +170,7 @@ def _make(case: Case, combines: Sequence[str], model: Path | None, times: TileTi
     orders = {*(c.order for c in choices.values()), *wave_orders(layer, rows[0], ctas)}
     if case.searched:
         orders |= {Order("serial"), *(Order("interleaved", lead=lead) for lead in LEADS)}
-    return _Made(rows, choices, stalls, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders})
+    return _Made(rows, choices, stalls, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders}, times)
 
 
 @cache
@@ -184,7 +186,10 @@ def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], r
     for combine in job["combines"]:
         options = case.tokens == OPTIONS_TOKENS and combine == "bf16"
         chosen, predicted = made.choices[combine].order, made.choices[combine].predicted_ns
-        variants = case_variants(layer, rows[0], chosen, combine, gpus.sms, search=case.searched, options=options)
+        stage = None if job["model"] is None or not options else stage_at(_model(job["model"]), gpus.sms, STORING_WARPS)
+        variants = case_variants(
+            layer, rows[0], chosen, combine, gpus.sms, search=case.searched, options=options, times=made.times, stage=stage
+        )
         prepared = prepare(group, variants, made.lists)
         found = measure(group, variants, prepared, job["repetitions"], rng)
         volume = max(remote_bytes(one, rank, layer.shape.hidden, combine) for rank, one in enumerate(rows))

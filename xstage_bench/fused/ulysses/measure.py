@@ -11,6 +11,9 @@ from xstage_bench.errors import XStageError
 from xstage_bench.fused.ulysses.gpu import Gpu
 from xstage_bench.fused.ulysses.variants import Variant
 
+#: Rounds there and back begin after so long: of a GPU that comes from idleness, power does not limit the clocks yet.
+WARM_UP_S = 0.3
+
 
 class Gate:
     """Lets all ranks go at once, after the host has queued everything: no launch is part of what is timed.
@@ -31,6 +34,9 @@ class Gate:
         mail = np.array([gpu.zeros(128) for gpu in self._gpus], dtype=np.uint64)
         self._tables = [gpu.upload(mail) for gpu in self._gpus]
         self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._gpus)
 
     def time_us(self, variant: Variant) -> NDArray[np.float64]:
         """Queue a variant behind the gate, open it, and return the time of each rank.
@@ -56,7 +62,7 @@ class Gate:
 
 
 def interleave(
-    gate: Gate, variants: Sequence[Variant], rng: np.random.Generator, *, seconds: float, rounds: tuple[int, int]
+    gate: Gate, variants: Sequence[Variant], rng: np.random.Generator, *, seconds: float, rounds: tuple[int, int], back: bool = False
 ) -> dict[str, NDArray[np.float64]]:
     """Time all variants in each of several rounds.
 
@@ -66,20 +72,29 @@ def interleave(
         About how long all rounds shall take together.
     rounds : tuple of int
         The fewest and the most.
+    back : bool
+        Whether a round is executed a second time in the reverse order, A F F A: in the means of both times a clock that drifts evenly
+        over the round has moved every variant alike.
 
     Returns
     -------
     dict of str to ndarray, shape (rounds, ranks)
-        Microseconds, by the variants' names.
+        Microseconds, by the variants' names; there and back, means of the two.
     """
     # What is connected or allocated on first use is not timed; what this takes says how many rounds there is time for.
-    round_s = sum(float(gate.time_us(variant).max()) for variant in variants) / 1e6
-    count = int(min(max(seconds / round_s, rounds[0]), rounds[1]))
-    times: dict[str, list[NDArray[np.float64]]] = {v.name: [] for v in variants}
-    for _ in range(count):
-        for i in rng.permutation(len(variants)):
-            times[variants[i].name].append(gate.time_us(variants[i]))
-    return {name: np.array(rows) for name, rows in times.items()}
+    warmed_s, once_s = 0.0, 0.0
+    while not once_s or (back and warmed_s < WARM_UP_S):
+        once_s = sum(float(gate.time_us(variant).max()) for variant in variants) / 1e6
+        warmed_s += once_s
+    passes = 2 if back else 1
+    count = int(min(max(seconds / (passes * once_s), rounds[0]), rounds[1]))
+    times = {v.name: np.zeros((count, passes, len(gate))) for v in variants}
+    for number in range(count):
+        order = rng.permutation(len(variants))
+        for turn in range(passes):
+            for i in order[:: -1 if turn else 1]:
+                times[variants[i].name][number, turn] = gate.time_us(variants[i])
+    return {name: rows.mean(axis=1) for name, rows in times.items()}
 
 
 def slowest(times: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:

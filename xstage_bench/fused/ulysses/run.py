@@ -46,6 +46,8 @@ EFFORTS = (
     Effort(25e-3, STORES, (FLAGGED,), ("shard",), (4,), True, True, 6),
     Effort(float("inf"), STORES[:1], (FLAGGED,), ("shard",), (), False, False, 3),
 )
+#: Of rounds there and back. What draws less power than the attention lets the clocks rise for what comes next, so nothing else is timed.
+PAIR = Effort(float("inf"), STORES[:1], (FLAGGED,), (), (), False, False, 12)
 #: For `Effort` only, never shown: about what attention reaches.
 _FLOP_PER_S = 600e12
 
@@ -96,6 +98,7 @@ def run(
     *,
     seconds_per_case: float,
     seed: int,
+    pairs: bool = False,
     say: Callable[[str], None] = lambda text: None,
     keep: Callable[[dict[str, Any]], None] = lambda document: None,
 ) -> dict[str, Any]:
@@ -108,6 +111,8 @@ def run(
         Of timing; the fewest rounds of an `Effort` are taken however long they last.
     seed : int
         Of inputs and order.
+    pairs : bool
+        Whether only attention alone and fused are timed, in rounds there and back: for long rows, whose clocks wander.
     say : callable
         Told what is under way.
     keep : callable
@@ -126,13 +131,14 @@ def run(
         "driver": (before["nvml"] or {}).get("driver"),
         "versions": package_versions(),
         "seed": seed,
+        "pairs": pairs,
         "environment_before": before,
         "environment_after": None,
         "link_error_deltas": None,
         "failed": {},
         "rows": [],
     }
-    job = {"cases": [asdict(case) for case in cases], "seconds": seconds_per_case, "seed": seed}
+    job = {"cases": [asdict(case) for case in cases], "seconds": seconds_per_case, "seed": seed, "pairs": pairs}
     try:
         for kind, value in results(measure, job):
             if kind == "facts":
@@ -177,6 +183,8 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
     nccl: dict[int, Nccl] = {}
 
     def communicators(ranks: int) -> Nccl | None:
+        if job["pairs"]:
+            return None
         if ranks not in nccl:
             try:
                 nccl[ranks] = Nccl(range(ranks))
@@ -185,7 +193,8 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
                 return None
         return nccl[ranks]
 
-    version = (communicators(2) or None) and nccl[2].version
+    two = communicators(2)
+    version = two and two.version
     send(
         "facts",
         {"gpus": [{"index": d, "name": g.name, "sms": g.sms} for d, g in gpus.items()], "nccl": version, "cuda_sources": sources_hash()},
@@ -197,14 +206,13 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
         gate = Gate([gpus[d] for d in used])
         send("note", f"{case.shape}, {case.seq} rows, {case.heads} heads, SP{case.sp}" + (" emulated" if placing.emulated else ""))
         try:
-            send("row", _measure_case(case, placing, gpus, gate, communicators(len(used)), rng, job))
+            send("row", measure_case(case, placing, gpus, gate, communicators(len(used)), rng, job))
         except XStageError as error:  # of this case alone; what CUDA reports spoils the process and ends it
             send("failed", (f"{case.shape}, {case.seq} rows, SP{case.sp}", error.message))
 
 
-def _measure_case(
-    case: Case, placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, rng: Any, job: dict[str, Any]
-) -> dict[str, Any]:
+def measure_case(case: Case, placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, rng: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """Check and time one case, and return its row; without `nccl` (a communicator) its variants are missing."""
     from xstage_bench.fused.spread import spread
     from xstage_bench.fused.ulysses.measure import interleave, slowest
     from xstage_bench.fused.ulysses.rig import Rig
@@ -212,13 +220,14 @@ def _measure_case(
 
     problem = placing.problem
     sms = min(gpu.sms for gpu in gpus.values())
-    effort = next(e for e in EFFORTS if problem.flops / _FLOP_PER_S < e.below_s)
+    effort = PAIR if job["pairs"] else next(e for e in EFFORTS if problem.flops / _FLOP_PER_S < e.below_s)
     builds = {store: best_build(case.head_dim, store, case.seq, problem.local_heads, sms) for store in effort.stores}
     rig = Rig(gpus, placing, job["seed"])
     try:
-        chosen, missing = _variants(rig, builds, nccl, effort)
+        chosen, missing = (_pair(rig, builds), {}) if job["pairs"] else _variants(rig, builds, nccl, effort)
         checked = {v.name: _outcome(rig.verify(v.queue)) for v in chosen if v.delivers}
-        times = slowest(interleave(gate, chosen, rng, seconds=job["seconds"], rounds=(effort.rounds, MAX_ROUNDS)))
+        timed = interleave(gate, chosen, rng, seconds=job["seconds"], rounds=(effort.rounds, MAX_ROUNDS), back=job["pairs"])
+        times = slowest(timed)
         clocks = _clocks()
         stamps = {store: (stamped(rig, build, None), stamped(rig, build, FLAGGED)) for store, build in builds.items()}
     finally:
@@ -239,6 +248,12 @@ def _measure_case(
         "missing": missing,
         "clocks": clocks,
     }
+
+
+def _pair(rig: Any, builds: dict[Any, Any]) -> list[Any]:
+    from xstage_bench.fused.ulysses import variants
+
+    return [variants.alone(rig, builds[STORES[0]]), variants.fused(rig, builds[STORES[0]], FLAGGED)]
 
 
 def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, effort: Effort) -> tuple[list[Any], dict[str, str]]:
