@@ -185,8 +185,8 @@ class Group:
         build = replace(prepared.build, stamps=True)
         for rank in self.ranks:
             self.gpus.kernel(rank.device, build)
-        uploaded = tuple(rank.upload(one, stamps=True) for rank, one in zip(self.ranks, prepared.lists, strict=True))
-        return replace(prepared, build=build, uploaded=uploaded)
+        parts = zip(self.ranks, prepared.lists, prepared.uploaded, strict=True)
+        return replace(prepared, build=build, uploaded=tuple({**old, **rank.upload(one, stamps=True)} for rank, one, old in parts))
 
     def run(self, prepared: Prepared, *, reduce: bool = False) -> tuple[Times, ...]:
         """Execute a layer once on all GPUs.
