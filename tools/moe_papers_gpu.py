@@ -2,7 +2,7 @@
 
 ``python tools/moe_papers_gpu.py predict FILE``: some minutes; results/published/x-stage-moe.json is one.
 ``python tools/moe_papers_gpu.py show FILE``: the tables of docs/reproduction.md.
-``python tools/moe_papers_gpu.py control MODEL REPLAY``: T0, R and Q of a measured node, beside its replayed skeletons.
+``python tools/moe_papers_gpu.py control MODEL REPLAY [yes]``: T0, R and Q of a measured node, beside its replayed skeletons.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def row_of(model: Model, case: Case, producers: int, flops_per_sm: float, leads:
     us, alone_us, volume = {}, {}, 0
     for name, order in orders.items():
         tasks = moe_tasks(case.shape, **options, **order)
-        found = predict_tasks(model, tasks, compiled=True)
+        found = predict_tasks(model, tasks, costs=model.tasks[0], compiled=True)
         us[name], alone_us[name], volume = round(found.total_ns / 1e3, 3), round(found.without_stores_ns / 1e3, 3), tasks.volume_bytes
     rate = model.pairs[0].node["link_gb_per_s"].value
     assert rate is not None
@@ -135,7 +135,7 @@ def show(path: str) -> None:
                 print(f"| {shape} | {dtype} | " + " | ".join(f"{gain(cells[shape, dtype, *c]):.2f}" for c in columns) + " |")
 
 
-def control(model: str, replay: str, loads_wait: str = "yes") -> None:
+def control(model: str, replay: str, loads_wait: str = "no") -> None:
     """Compare the gains that three numbers predict with those replayed: balanced routing, leads of 1, 2 and 4."""
     costs = reference_costs("spin")
     loaded = find_model(Path(model))
