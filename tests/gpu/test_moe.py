@@ -91,16 +91,16 @@ def test_a_layer_of_many_tiles_is_right_when_claimed_again_and_again(gpus: Any) 
 
     layer = Layer(shape(hidden=1024, inter=512, experts=16, top_k=8), 6000, 2, "fp8", "skewed")
     group = Group(layer, gpus)
-    for claim in CLAIMS[1:]:
-        prepared = group.prepare(Order("interleaved", lead=2.0), Build(fp8=True, claim=claim), stage=believed(gpus.sms))
+    for build in (Build(fp8=True, claim=claim) for claim in CLAIMS[1:]):
+        prepared = group.prepare(Order("interleaved", lead=2.0), build, stage=believed(gpus.sms))
         for repetition in range(20):
             if repetition % 10 == 9:
                 group.poison()
             group.run(prepared)
             if repetition % 10 == 9:
-                assert len({*group.written("bf16")}) == 1
+                assert len({*group.written(build)}) == 1
         for rank in range(2):
-            group.worst_error(rank, "bf16", 6)
+            group.worst_error(rank, build, 6)
 
 
 def test_a_stagger_delays_the_ctas_one_after_another(gpus: Any) -> None:
