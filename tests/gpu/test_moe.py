@@ -75,7 +75,8 @@ BUILDS = [
     *(Build(fp8=fp8, combine="fp8", dispatch=True, publish=p) for fp8, p in ((False, "elsewhere"), (True, "bulk"))),
     *(Build(fp8=fp8, combine=c, claim=claim) for fp8 in (False, True) for c in ("bf16", "f32") for claim in CLAIMS[1:]),
     *(Build(claim=claim, publish="bulk", row_store="bulk", stamps=True) for claim in CLAIMS[1:]),
-    *(Build(fp8=True, claim=claim, dispatch=True) for claim in CLAIMS[1:]),
+    *(Build(fp8=fp8, claim=claim, publish="elsewhere") for fp8 in (False, True) for claim in CLAIMS[1:]),
+    *(Build(fp8=True, claim=claim, publish="elsewhere", dispatch=True) for claim in CLAIMS[1:]),
 ]
 
 
@@ -91,7 +92,7 @@ def test_a_layer_of_many_tiles_is_right_when_claimed_again_and_again(gpus: Any) 
 
     layer = Layer(shape(hidden=1024, inter=512, experts=16, top_k=8), 6000, 2, "fp8", "skewed")
     group = Group(layer, gpus)
-    for build in (Build(fp8=True, claim=claim) for claim in CLAIMS[1:]):
+    for build in (Build(fp8=True, claim=claim, publish=publish) for claim in CLAIMS[1:] for publish in ("release", "elsewhere")):
         prepared = group.prepare(Order("interleaved", lead=2.0), build, stage=believed(gpus.sms))
         for repetition in range(20):
             if repetition % 10 == 9:
@@ -142,7 +143,7 @@ EDGES = {
 @pytest.mark.parametrize("name", EDGES)
 def test_edges(gpus: Any, name: str, claim: Claim) -> None:
     layer = EDGES[name]
-    run(gpus, layer, Build(fp8=layer.dtype == "fp8", claim=claim), Order("interleaved"))
+    run(gpus, layer, Build(fp8=layer.dtype == "fp8", claim=claim, publish="elsewhere"), Order("interleaved"))
 
 
 @pytest.mark.parametrize("name", EDGES)

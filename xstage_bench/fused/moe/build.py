@@ -9,7 +9,6 @@ import numpy as np
 
 from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.device.cuda.pacing import STAGE
-from xstage_bench.errors import UsageError
 
 MAX_RANKS = 8
 PLAN = np.dtype(
@@ -47,7 +46,7 @@ _STAGES, _STAGE_BYTES = 5, 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
 _SCALES_BYTES = 512
-_HANDED_BYTES = 96  # the ring of claimed tasks
+_HANDED_BYTES = 192  # the ring of claimed tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +72,6 @@ class Build:
     claim : {'static', 'dynamic', 'paced'}
         Where a CTA's tasks come from: its own list; one list of all CTAs, task by task; its own tiles, the pacer choosing between Linear-1
         and Linear-2 while it runs.
-
-    Raises
-    ------
-    UsageError
-        Another warp publishes, which reads the CTA's own list, and tasks are claimed.
     """
 
     fp8: bool = False
@@ -87,10 +81,6 @@ class Build:
     row_store: RowStore = "st.v4"
     stamps: bool = False
     claim: Claim = "static"
-
-    def __post_init__(self) -> None:
-        if self.claim != "static" and self.publish == "elsewhere":
-            raise UsageError(f"publish 'elsewhere' with claim '{self.claim}'", "publish by 'release' or 'bulk' where tasks are claimed")
 
     @property
     def shared_bytes(self) -> int:
