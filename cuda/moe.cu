@@ -8,6 +8,7 @@
 #include "moe_combine.cuh"
 #include "moe_dispatch.cuh"
 #include "moe_epilogue.cuh"
+#include "moe_presum.cuh"
 
 struct Tasks {
   const u32 *words;
@@ -165,6 +166,7 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
     stamp.computed_ns = global_timer_ns();
 #endif
     late_facts(facts, plan, task, base + SCALES_AT + (group * GROUP_WARPS + warp) * SCALES_BYTES, warp, lane);
+    if (XSTAGE_PRESUM && task.second) add_sums(plan, facts, upper, lower, task, lane);
     if (task.second) {
       combine(plan, staging, facts, upper, task, 0, lane);
       combine(plan, staging, facts, lower, task, 1, lane);
@@ -172,6 +174,7 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
       swiglu(plan, staging, facts, upper, task, 0, warp, lane);
       swiglu(plan, staging + ACT_STAGED_BYTES, facts, lower, task, 1, warp, lane);
     }
+    if (XSTAGE_PRESUM && task.second) send_sums(plan, facts, task, lane);
 #if XSTAGE_STAMPS
     stamp.stored_ns = global_timer_ns();
 #endif

@@ -52,7 +52,8 @@ static __device__ __forceinline__ void store_16_if(bool there, u64 to, uint4 v) 
 // Lane l has row l % 16 of the warp's 16 rows in product l / 16; four columns of the tile's 128.
 struct Facts {
   u32 slot;
-  float row_scale, inverse;
+  u32 sum, complete;  // with sums before sending: what the row is part of; of the warp's 32 rows, those whose sums are to be sent
+  float row_scale, inverse, weight;
   float4 columns;
   u32 scales;  // where in shared memory the tile's column scales lie for this thread
 };
@@ -60,6 +61,9 @@ static __device__ __forceinline__ Facts facts_of(const MoePlan &plan, const Task
   const u32 row = task.block * TILE + HALF * (lane >> 4) + 16 * warp + (lane & 15);
   Facts facts = {};
   if (task.second) facts.slot = __ldg((const u32 *)plan.row_slot + row);
+#if XSTAGE_PRESUM
+  if (task.second) facts.sum = __ldg((const u32 *)plan.row_sum + row), facts.weight = __ldg((const float *)plan.row_weight + row);
+#endif
 #if XSTAGE_FP8
   const float *const columns = task.second ? (const float *)plan.w2_scale + (u64)expert * plan.hidden : (const float *)plan.w1_scale + (u64)expert * 2 * plan.inter;
   facts.columns = __ldg((const float4 *)(columns + task.column * TILE) + lane);
@@ -197,8 +201,15 @@ static __device__ __forceinline__ float2 result_scales(const MoePlan &plan, cons
 #if XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
   scale.x *= plan.result_inverse, scale.y *= plan.result_inverse;
 #endif
+#if XSTAGE_PRESUM
+  const u32 from = 16 * half + lane / 4;
+  scale.x *= __shfl_sync(0xffffffffu, facts.weight, from), scale.y *= __shfl_sync(0xffffffffu, facts.weight, from + 8);
+#endif
   return scale;
 }
+
+// Where a row goes by itself.
+static __device__ __forceinline__ u32 slot_of(const Facts &facts) { return XSTAGE_PRESUM && facts.sum != NO_ROW ? NO_ROW : facts.slot; }
 
 static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging, const Facts &facts, const float (&d)[HALF], const Task &task, u32 half, u32 lane) {
 #if XSTAGE_COMBINE != XSTAGE_COMBINE_NONE
@@ -220,7 +231,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
       }
     }
     __syncwarp();
-    store_segments(plan, staging, facts.slot, 16 * half, lane, 4 * plan.hidden, 4 * (task.column * TILE + HALF * part));
+    store_segments(plan, staging, slot_of(facts), 16 * half, lane, 4 * plan.hidden, 4 * (task.column * TILE + HALF * part));
   }
 #elif XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
   // A thread's four of 16 columns lie together, as those of FP8 activations do: the owner puts them in order at no cost (reduce_tokens).
@@ -239,7 +250,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
     store_matrices(staged_result(staging, row, j / 2 + (lane >> 4)), codes[0][0], codes[0][1], codes[1][0], codes[1][1]);
   }
   __syncwarp();
-  store_segments(plan, staging, facts.slot, 16 * half, lane, plan.hidden, task.column * TILE);
+  store_segments(plan, staging, slot_of(facts), 16 * half, lane, plan.hidden, task.column * TILE);
 #else
   const u32 row = (lane & 7) + (lane & 8);
   results_are_free();
@@ -251,7 +262,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
                    pack_bf16(e[4] * scale.x * t.x, e[5] * scale.x * t.y), pack_bf16(e[6] * scale.y * t.x, e[7] * scale.y * t.y));
   }
   __syncwarp();
-  store_segments(plan, staging, facts.slot, 16 * half, lane, 2 * plan.hidden, 2 * task.column * TILE);
+  store_segments(plan, staging, slot_of(facts), 16 * half, lane, 2 * plan.hidden, 2 * task.column * TILE);
 #endif
 #else
   // The products must not be optimised away, and nothing else may remain of the epilogue.

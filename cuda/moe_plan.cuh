@@ -21,6 +21,9 @@
 #ifndef XSTAGE_CLAIM
 #define XSTAGE_CLAIM 0
 #endif
+#ifndef XSTAGE_PRESUM
+#define XSTAGE_PRESUM 0  // 1: a token's results of several local experts leave as one row, their weighted sum
+#endif
 #ifndef XSTAGE_STAMPS
 #define XSTAGE_STAMPS 0
 #endif
@@ -46,6 +49,7 @@ static constexpr u32 ACT_COLUMNS = TILE / 2;         // gate and up are interlea
 static constexpr u32 MAX_RANKS = 8;
 static constexpr u32 NO_ROW = 0xffffffffu;           // padding, or a masked slot
 static constexpr u32 TURN = 1, GROUP_BARRIER = 3, CONSUMER_BARRIER = 5;  // named barriers; the first two: one for each group
+static constexpr u32 SUM_ROWS_BITS = 6;
 static constexpr u32 PULLERS = 2, PULL_DEPTH = 2, PULL_BYTES = 4096;
 
 struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe/build.py; the launch's only parameter
@@ -54,6 +58,8 @@ struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe/build.py; the la
   u64 block_expert, block_rows;     // of each block of 128 rows
   u64 ready, arrived;               // counts for each block, zero at the start: Linear-1 tiles published, rows pulled
   u64 row_slot, row_source;         // owner << 28 | slot, and owner << 28 | token, of each row
+  u64 row_sum, row_weight;          // with sums before sending: number << SUM_ROWS_BITS | rows of the sum, and its weight, of each row
+  u64 sums, sum_counts;             // float32 of each sum, and rows added of each of its tiles of columns; zero at the start
   u64 row_scale, act_scale, w1_scale, w2_scale;  // float32, FP8 only
   u64 gathered, activations;        // what `rows` and `act` describe
   u64 sources[MAX_RANKS], source_scales[MAX_RANKS];

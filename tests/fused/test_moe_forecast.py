@@ -95,6 +95,7 @@ def test_a_case_times_what_it_is_judged_against() -> None:
     assert not {"chosen dispatch", "wave dispatch"} & set(variants)
     options = {v.name: v for v in case_variants(layer, rows, Order("interleaved"), "bf16", 132, search=False, options=True)}
     assert options["chosen fp8 rows"].build.combine == "fp8"
+    assert options["chosen presum"].build.presum
     assert options["chosen dispatch"].build.dispatch
     assert options["wave dispatch"].build.dispatch
     assert {options[f"chosen publish {how}"].build.publish for how in ("release", "bulk")} == {"release", "bulk"}

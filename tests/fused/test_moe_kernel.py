@@ -23,6 +23,9 @@ BUILDS = [
     *(Build(fp8=fp8, claim=claim) for fp8 in (False, True) for claim in CLAIMS[1:]),
     *(Build(claim=claim, dispatch=True, publish="bulk", row_store="bulk", stamps=True) for claim in CLAIMS[1:]),
     *(Build(fp8=True, claim=claim, combine="f32", publish="elsewhere") for claim in CLAIMS[1:]),
+    *(Build(fp8=fp8, combine=combine, presum=True) for fp8 in (False, True) for combine in ("bf16", "f32")),
+    Build(fp8=True, presum=True, dispatch=True, publish="elsewhere", stamps=True),
+    Build(presum=True, publish="bulk"),
 ]
 
 
@@ -51,12 +54,15 @@ def test_machine_code(build: Build, tmp_path: Path) -> None:
     rows = {"none": 0, "bf16": 16, "f32": 32, "fp8": 8}[build.combine] * (build.row_store == "st.v4")  # warp-stores of 32 rows
     activations = 0 if build.publish == "bulk" else (4 if build.fp8 else 8)
     reduced = 2 if build.combine == "fp8" else 1  # the reduction stores too: 16 columns of bf16, or 8
-    assert count(r"STG\.E\.128") == rows + activations + reduced
+    sums = {"bf16": 4, "f32": 8}[build.combine] if build.presum else 0
+    assert count(r"STG\.E\.128") == rows + activations + sums + reduced
+    # Sums before sending: 16 rows of both halves, two groups of eight columns an instruction; one release and acquire for all of them.
+    assert count(r"REDG\.E\.ADD\.F32x4") == 32 * build.presum
     assert count(r"UTMASTG") == (2 if build.publish == "bulk" else 0)
     assert (count(r"UBLKCP") > 0) == (build.dispatch or (build.row_store == "bulk" and build.combine != "none"))
     assert count(r"USETMAXREG") == 2
     # Nothing of the other ways to claim is in a build: no counter, no clock of the pacer, no barrier of the ring.
-    assert count(r"ATOMG") == (2 if build.claim == "dynamic" else 0)  # the first claim, and the ones ahead
+    assert count(r"ATOMG") == (2 if build.claim == "dynamic" else 0) + build.presum  # the first claim, and the ones ahead
     assert (count(r"SR_CLOCKLO") > 0) == (build.claim == "paced")
     assert count(r"SYNCS\.EXCH") == (14 if build.claim == "static" else 30)
 

@@ -72,6 +72,11 @@ BUILDS = [
     *(Build(fp8=fp8, publish=p) for fp8 in (False, True) for p in ("elsewhere", "bulk")),
     *(Build(fp8=fp8, dispatch=True) for fp8 in (False, True)),
     *(Build(fp8=fp8, combine=c, row_store="bulk") for fp8 in (False, True) for c in ("bf16", "f32", "fp8")),
+    *(Build(fp8=fp8, combine=c, presum=True) for fp8 in (False, True) for c in ("bf16", "f32")),
+    *(
+        Build(fp8=fp8, presum=True, publish=p, dispatch=d)
+        for fp8, p, d in ((False, "elsewhere", True), (True, "bulk", True), (False, "bulk", False))
+    ),
     *(Build(fp8=fp8, combine="fp8", dispatch=True, publish=p) for fp8, p in ((False, "elsewhere"), (True, "bulk"))),
     *(Build(fp8=fp8, combine=c, claim=claim) for fp8 in (False, True) for c in ("bf16", "f32") for claim in CLAIMS[1:]),
     *(Build(claim=claim, publish="bulk", row_store="bulk", stamps=True) for claim in CLAIMS[1:]),
@@ -134,6 +139,7 @@ EDGES = {
     "all tokens to one expert, none to the other rank": Layer(shape(experts=8, top_k=1), 700, 2, routing="concentrated"),
     "empty experts": Layer(shape(experts=64, top_k=1), 5, 2),
     "masked slots": Layer(shape(), 300, 2, masked=0.7),
+    "every token to all experts": Layer(shape(experts=8, top_k=8), 150, 2),
     "skewed": Layer(shape(experts=16, top_k=4), 400, 2, "fp8", "skewed"),
     "eight ranks emulated": Layer(shape(experts=16, top_k=4), 200, 8, "bf16", "skewed", 0.1),
 }
@@ -146,10 +152,11 @@ def test_edges(gpus: Any, name: str, claim: Claim) -> None:
     run(gpus, layer, Build(fp8=layer.dtype == "fp8", claim=claim, publish="elsewhere"), Order("interleaved"))
 
 
+@pytest.mark.parametrize("option", [{"combine": "fp8"}, {"presum": True}], ids=["fp8 rows", "presum"])
 @pytest.mark.parametrize("name", EDGES)
-def test_edges_with_fp8_rows(gpus: Any, name: str) -> None:
+def test_edges_with_options(gpus: Any, name: str, option: dict[str, Any]) -> None:
     layer = EDGES[name]
-    run(gpus, layer, Build(fp8=layer.dtype == "fp8", combine="fp8"), Order("interleaved"))
+    run(gpus, layer, Build(fp8=layer.dtype == "fp8", **option), Order("interleaved"))
 
 
 @pytest.mark.parametrize("combine", ["bf16", "f32", "fp8"])
@@ -160,11 +167,42 @@ def test_the_reduction_weights_and_sums_each_tokens_rows(gpus: Any, combine: Any
     group = run(gpus, layer, build, Order("wave"), reduce=True)
     for rank in group.ranks:
         gpus.use(rank.device)
-        rows = decode_rows(rank.slots(rank.rank, build)).get().reshape(layer.tokens, 3, -1)
+        rows = decode_rows(rank.slots(rank.rank, build).reshape(3 * layer.tokens, -1)).get().reshape(layer.tokens, 3, -1)
         weights = layer.weights()[rank.rank][:, :, None]
         expected = np.where(weights > 0, rows * weights, 0).sum(axis=1)
         got = decode(rank.arrays["out"]).get()
         assert np.linalg.norm(got - expected) < 5e-3 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("combine", ["bf16", "f32"])
+def test_sums_before_sending_give_the_same_layer(gpus: Any, combine: Any) -> None:
+    from xstage_bench.fused.moe.numbers import decode
+
+    layer = Layer(shape(experts=8, top_k=4), 150, 2, masked=0.2)
+    outs = []
+    for presum in (False, True):
+        group = run(gpus, layer, Build(combine=combine, presum=presum), Order("interleaved"), reduce=True)
+        outs.append([])
+        for rank in group.ranks:
+            gpus.use(rank.device)
+            outs[-1].append(decode(rank.arrays["out"]).get())
+    for usual, summed in zip(*outs, strict=True):
+        assert np.linalg.norm(summed - usual) < 1e-2 * np.linalg.norm(usual)
+
+
+def test_sums_before_sending_can_be_repeated(gpus: Any) -> None:
+    """What one execution has added and counted is not there in the next one."""
+    from xstage_bench.fused.moe.group import Group
+
+    group = Group(Layer(shape(experts=8, top_k=4), 300, 2, routing="skewed"), gpus)
+    build = Build(presum=True)
+    prepared = group.prepare(Order("interleaved"), build)
+    for _ in range(3):
+        group.poison()
+        group.run(prepared)
+        assert all(group.worst_error(rank, build) < 1e-2 for rank in range(2))
+        have, want = group.written(build)
+        assert have == want
 
 
 def test_a_stamped_execution_gives_the_stall_of_both_orders(gpus: Any) -> None:

@@ -9,18 +9,20 @@ import numpy as np
 
 from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.device.cuda.pacing import STAGE
+from xstage_bench.errors import UsageError
 
 MAX_RANKS = 8
 PLAN = np.dtype(
     [(n, "<u8", 16) for n in ("rows", "w1", "act", "w2", "act_out")]
     + [(n, "<u8") for n in ("tasks", "first", "block_expert", "block_rows", "ready", "arrived", "row_slot", "row_source")]
+    + [(n, "<u8") for n in ("row_sum", "row_weight", "sums", "sum_counts")]
     + [(n, "<u8") for n in ("row_scale", "act_scale", "w1_scale", "w2_scale", "gathered", "activations")]
     + [(n, "<u8", MAX_RANKS) for n in ("sources", "source_scales", "slots", "finished", "started")]
     + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "out", "stamps", "report", "timeout_ns")]
     + [(n, "<u4") for n in ("hidden", "inter", "blocks", "ranks", "epoch", "tokens", "top_k", "reduce")]
     + [("result_scale", "<f4"), ("result_inverse", "<f4")]
     + [(n, "<u8") for n in ("claimed", "seconds", "remote_bytes", "stage")]
-    + [("stagger_ns", "<u4"), ("pad", "<u4", 1)]
+    + [("stagger_ns", "<u4"), ("pad", "<u4", 9)]
 )
 STAMP = np.dtype(
     [(n, "<u8") for n in ("turn_ns", "begin_ns", "computed_ns", "stored_ns", "published_ns")] + [("smid", "<u4"), ("word", "<u4")]
@@ -28,6 +30,7 @@ STAMP = np.dtype(
 REPORT = np.dtype([(n, "<u8") for n in ("begin_ns", "stored_ns", "arrived_ns", "end_ns")])
 NO_ROW = 0xFFFFFFFF
 OWNER_SHIFT = 28
+SUM_ROWS_BITS = 6
 THREADS = 384
 
 Combine = Literal["none", "bf16", "f32", "fp8"]
@@ -67,11 +70,18 @@ class Build:
         their completion.
     row_store : {'st.v4', 'bulk'}
         How a result row leaves: 16-byte stores, or one bulk store from shared memory for each segment of 128 columns (f32: 64).
+    presum : bool
+        A token's results of several experts of one rank leave as one row, their weighted sum (`presum`).
     stamps : bool
         Every task leaves its times.
     claim : {'static', 'dynamic', 'paced'}
         Where a CTA's tasks come from: its own list; one list of all CTAs, task by task; its own tiles, the pacer choosing between Linear-1
         and Linear-2 while it runs.
+
+    Raises
+    ------
+    UsageError
+        Sums before sending of rows that cannot be sent so.
     """
 
     fp8: bool = False
@@ -79,15 +89,20 @@ class Build:
     dispatch: bool = False
     publish: Publish = "release"
     row_store: RowStore = "st.v4"
+    presum: bool = False
     stamps: bool = False
     claim: Claim = "static"
+
+    def __post_init__(self) -> None:
+        if self.presum and (self.combine not in ("bf16", "f32") or self.row_store != "st.v4"):
+            raise UsageError(f"sums before sending, of '{self.combine}' rows by '{self.row_store}'", "rows of bf16 or f32 by st.v4")
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a CTA."""
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
-        scales = 8 * _SCALES_BYTES if self.fp8 else 0
         handed = 0 if self.claim == "static" else _HANDED_BYTES
+        scales = 8 * _SCALES_BYTES if self.fp8 else 0
         barriers = 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
         return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + barriers + handed
 
@@ -99,6 +114,7 @@ class Build:
             "XSTAGE_DISPATCH": str(int(self.dispatch)),
             "XSTAGE_PUBLISH": str(PUBLISHES.index(self.publish)),
             "XSTAGE_ROW_STORE": str(ROW_STORES.index(self.row_store)),
+            "XSTAGE_PRESUM": str(int(self.presum)),
             "XSTAGE_STAMPS": str(int(self.stamps)),
             "XSTAGE_CLAIM": str(CLAIMS.index(self.claim)),
             "XSTAGE_PACED_STAGE_BYTES": str(STAGE.itemsize),

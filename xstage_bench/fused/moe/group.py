@@ -172,6 +172,7 @@ class Group:
         for rank, one in zip(self.ranks, lists, strict=True):
             check_lists(one, rank.rows.blocks, self.layer.shape.linear1_tiles, self.layer.shape.linear2_tiles, build.claim)
             self.gpus.kernel(rank.device, build)
+            rank.zeroed(build)  # all memory is taken before anything runs
         uploaded = tuple(rank.upload(one, stamps=build.stamps) for rank, one in zip(self.ranks, lists, strict=True))
         if stage is not None and build.claim == "paced":
             for rank, one, parts in zip(self.ranks, lists, uploaded, strict=True):
@@ -197,13 +198,20 @@ class Group:
         """
         runtime = self._cupy.cuda.runtime
         plans = [
-            rank.plan(lists, self.ranks, self.places(rank.rank, local=prepared.local), reduce=reduce, stagger_ns=prepared.stagger_ns)
+            rank.plan(
+                lists,
+                self.ranks,
+                self.places(rank.rank, local=prepared.local),
+                prepared.build,
+                reduce=reduce,
+                stagger_ns=prepared.stagger_ns,
+            )
             for rank, lists in zip(self.ranks, prepared.uploaded, strict=True)
         ]
         for rank, plan, lists, stream in zip(self.ranks, plans, prepared.lists, self.gpus.streams, strict=True):
             runtime.setDevice(rank.device)
-            for name in ("ready", "arrived", "claimed"):
-                runtime.memsetAsync(rank.arrays[name].data.ptr, 0, rank.arrays[name].nbytes, stream.ptr)
+            for array in rank.zeroed(prepared.build):
+                runtime.memsetAsync(array.data.ptr, 0, array.nbytes, stream.ptr)
             self.gpus.kernel(rank.device, prepared.build).launch(plan, lists.ctas, stream.ptr)
         give_up = time.monotonic() + HOST_TIMEOUT_S
         for stream in self.gpus.streams:
@@ -231,20 +239,20 @@ class Group:
         XStageError
             A block is wrong, or a row was not written; the message names it.
         """
-        me, places, top_k = self.ranks[rank], self.places(rank), self.layer.shape.top_k
+        me, places = self.ranks[rank], self.places(rank)
         rows, worst = me.rows, 0.0
         for block in range(rows.blocks) if blocks is None else np.unique(np.linspace(0, rows.blocks - 1, blocks).astype(int)):
-            if not rows.block_rows[block]:  # the padding of a rank to which nothing goes
+            at = np.arange(block * TILE, block * TILE + int(rows.block_rows[block]))
+            if not at.size:  # nothing is routed to this rank
                 continue
-            self.gpus.use(me.device)
-            expected = expected_rows(self.layer, rows, me.arrays["gathered"], me.arrays["row_scale"], me.weights, int(block)).get()
-            at = slice(block * TILE, block * TILE + int(rows.block_rows[block]))
+            expected = self._expected_sums(me, at) if build.presum else self._expected(me, at)
             got = np.empty_like(expected)
             for owner in np.unique(rows.owner[at]):
                 mine = rows.owner[at] == owner
                 place = places[owner]
                 self.gpus.use(place.device)
-                got[mine] = decode_rows(place.slots(owner, build)[rows.token[at][mine] * top_k + rows.k[at][mine]]).get()
+                slot = np.full(int(mine.sum()), rank) if build.presum else rows.k[at][mine]
+                got[mine] = decode_rows(place.slots(owner, build)[rows.token[at][mine], slot]).get()
             error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
             if not error < tolerance(self.layer.dtype, build.combine):
                 off = np.linalg.norm(got - expected, axis=1)
@@ -257,13 +265,35 @@ class Group:
             worst = max(worst, error)
         return worst
 
+    def _expected(self, me: Rank, at: NDArray[Any]) -> NDArray[Any]:
+        """Results of some rows of a rank, all of one expert."""
+        self.gpus.use(me.device)
+        expert = int(me.rows.block_expert[at[0] // TILE])
+        found: NDArray[Any] = expected_rows(self.layer, me.arrays["gathered"], me.arrays["row_scale"], me.weights, expert, at).get()
+        return found
+
+    def _expected_sums(self, me: Rank, at: NDArray[Any]) -> NDArray[Any]:
+        """What leaves for the tokens of some rows of one expert: weighted sums over all rows that the rank has of each token."""
+        sums = me.sums
+        total = np.zeros((at.size, self.layer.shape.hidden), dtype=np.float32)
+        place = dict(zip(sums.token[at].tolist(), range(at.size), strict=True))
+        parts = np.flatnonzero(np.isin(sums.token, sums.token[at]))
+        expert = me.rows.block_expert[parts // TILE]
+        for one in np.unique(expert):
+            mine = parts[expert == one]
+            total[[place[token] for token in sums.token[mine].tolist()]] += sums.weight[mine, None] * self._expected(me, mine)
+        return total
+
     def written(self, build: Build) -> tuple[int, int]:
         """Count the result rows that all GPUs hold, and those that should be there."""
         have = 0
         for rank in self.ranks:
             self.gpus.use(rank.device)
             for owner in range(self.layer.ep):
-                have += int((~self._cupy.isnan(decode_rows(rank.slots(owner, build))).any(axis=1)).sum())
+                slots = rank.slots(owner, build)
+                have += int((~self._cupy.isnan(decode_rows(slots.reshape(-1, slots.shape[-1]))).any(axis=1)).sum())
+        if build.presum:
+            return have, sum(rank.sums.sent for rank in self.ranks)
         return have, sum(int((rank.rows.owner != PADDING).sum()) for rank in self.ranks)
 
 

@@ -34,6 +34,7 @@ PUBLISH: Publish = "elsewhere"
 #: Other ways to execute the chosen order: the variant's name, and what it changes in the build.
 OPTIONS: dict[str, dict[str, Any]] = {
     "chosen fp8 rows": {"combine": "fp8"},
+    "chosen presum": {"presum": True},
     "chosen dispatch": {"dispatch": True},
     "chosen publish release": {"publish": "release"},
     "chosen publish bulk": {"publish": "bulk"},
@@ -152,7 +153,8 @@ def measure(
     Returns
     -------
     dict
-        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, and ``relative_error`` of the variants that deliver.
+        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, ``remote_bytes`` of the rank that sends most, and
+        ``relative_error`` of the variants that are checked.
     """
     checked = ("chosen", "chosen bulk rows", *OPTIONS, "paced", "chosen staggered", variants[0].name)  # the last: a wave order
     errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
@@ -165,7 +167,7 @@ def measure(
     out: dict[str, Any] = {}
     for name, rows in found.items():
         arrived, stored = np.array(rows).T
-        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored)}
+        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored), "remote_bytes": sent_bytes(group, prepared[name])}
         if name in errors:
             out[name]["relative_error"] = errors[name]
     return out
@@ -192,9 +194,19 @@ def check(group: Group, prepared: Prepared, blocks: int = 2) -> float:
     return worst
 
 
-def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str) -> int:
-    """Bytes that a rank sends to others."""
-    return int(((rows.owner != PADDING) & (rows.owner != rank)).sum()) * hidden * COMBINE_BYTES[combine]
+def sent_bytes(group: Group, prepared: Prepared) -> int:
+    """Bytes that leave the GPU of the rank that sends most."""
+    build = prepared.build
+    if prepared.local:
+        return 0
+    return max(remote_bytes(r.rows, r.rank, group.layer.shape.hidden, build.combine, presum=build.presum) for r in group.ranks)
+
+
+def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str, *, presum: bool = False) -> int:
+    """Bytes that a rank sends to others: a row for each of its rows, or, summed before sending, for each token it has rows of."""
+    away = (rows.owner != PADDING) & (rows.owner != rank)
+    count = np.unique(rows.owner[away] << 32 | rows.token[away]).size if presum else int(away.sum())
+    return count * hidden * COMBINE_BYTES[combine]
 
 
 def flops(layer: Layer, rows: Rows) -> int:

@@ -20,6 +20,7 @@ from .build import COMBINE_BYTES, NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Buil
 from .layer import PADDING, Layer, Rows
 from .numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
 from .order import TaskLists, linear2_from
+from .presum import Sums, sums_of, upload_sums
 
 if TYPE_CHECKING:
     from xstage_bench.model.stage import Stage
@@ -87,7 +88,9 @@ class Rank:
         s = layer.shape
         self.weights = stock.weights(layer, rank)
         self.tokens = stock.tokens(layer)
-        self._slots = {o: stock.slots(o, layer.tokens * s.top_k * s.hidden * 4) for o in range(layer.ep)}
+        self._sums: Sums | None = None
+        self._sum_arrays: dict[str, Any] | None = None
+        self._slots = {o: stock.slots(o, layer.tokens * max(s.top_k, layer.ep) * s.hidden * 4) for o in range(layer.ep)}
         count, element = rows.blocks * TILE, cupy.uint8 if layer.dtype == "fp8" else cupy.uint16
         real = rows.owner != PADDING
         slot = np.where(real, rows.owner << OWNER_SHIFT | rows.token * s.top_k + rows.k, NO_ROW)
@@ -123,10 +126,32 @@ class Rank:
         }
 
     def slots(self, owner: int, build: Build) -> Any:
-        """Return the result rows of an owner on this GPU, encoded, shape (tokens * top_k, hidden)."""
-        s, count = self.layer.shape, self.layer.tokens * self.layer.shape.top_k
+        """Return the result rows of an owner on this GPU, encoded, shape (tokens, top_k, hidden); with presum (tokens, ep, hidden)."""
+        s, each = self.layer.shape, self.layer.ep if build.presum else self.layer.shape.top_k
+        count = self.layer.tokens * each
         raw = self._slots[owner][: count * s.hidden * COMBINE_BYTES[build.combine]]
-        return raw.view({"bf16": np.uint16, "f32": np.float32, "fp8": np.uint8}[build.combine]).reshape(count, s.hidden)
+        return raw.view({"bf16": np.uint16, "f32": np.float32, "fp8": np.uint8}[build.combine]).reshape(self.layer.tokens, each, s.hidden)
+
+    @property
+    def sums(self) -> Sums:
+        """What of this rank's rows is summed before sending."""
+        if self._sums is None:
+            self._sums = sums_of(self.layer, self.rows)
+        return self._sums
+
+    def load_sums(self) -> dict[str, Any]:
+        """Return the arrays of sums before sending; the first call takes their memory."""
+        import cupy
+
+        if self._sum_arrays is None:
+            cupy.cuda.Device(self.device).use()
+            self._sum_arrays = upload_sums(self.layer, self.rank, self.rows, self.sums)
+        return self._sum_arrays
+
+    def zeroed(self, build: Build) -> list[Any]:
+        """Return the arrays that must be zero when the kernel begins."""
+        sums = self.load_sums() if build.presum else {}
+        return [*(self.arrays[name] for name in ("ready", "arrived", "claimed")), *(sums[name] for name in ("sums", "sum_counts") if sums)]
 
     def gather(self) -> None:
         """Bring the rows by ordinary means: the kernel's input without dispatch, and what its dispatch is compared with."""
@@ -160,7 +185,14 @@ class Rank:
         }
 
     def plan(
-        self, lists: dict[str, Any], peers: list[Rank], places: dict[int, Rank], *, reduce: bool = False, stagger_ns: int = 0
+        self,
+        lists: dict[str, Any],
+        peers: list[Rank],
+        places: dict[int, Rank],
+        build: Build,
+        *,
+        reduce: bool = False,
+        stagger_ns: int = 0,
     ) -> NDArray[Any]:
         """Return the plan of one launch; each call counts an epoch, so each plan is launched once.
 
@@ -172,6 +204,8 @@ class Rank:
             All computing ranks, this one too.
         places : dict of owner to Rank
             Whose GPU has the owner's tokens and slots.
+        build : Build
+            Of the kernel.
         reduce : bool
             Sum the rows of this rank's own tokens at the end.
         stagger_ns : int
@@ -206,6 +240,10 @@ class Rank:
             s.top_k,
             int(reduce),
         )
+        if build.presum:
+            plan["top_k"] = layer.ep
+            for name, array in self.load_sums().items():
+                plan[name] = array.data.ptr
         plan["stagger_ns"] = stagger_ns
         return plan
 

@@ -13,7 +13,7 @@ from xstage_bench.task_schedule import TaskSchedule
 from xstage_bench.workloads.moe import MAX_EP, moe_tasks
 from xstage_bench.workloads.shapes import moe_shape
 
-from .forecast import COMBINE_BYTES
+from .build import COMBINE_BYTES
 from .suite import Case
 
 #: Linear-1 tiles per SM by which Linear-1 is ahead; the better one is the skeleton's interleaved order.
