@@ -199,7 +199,7 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
   }
 }
 
-#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
+#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE && XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
 // One thread that computes and stores nothing: it alone waits for the remote backlog that a release has to wait for.
 static __device__ void publish_behind(const MoePlan &plan, u32 base) {
   const Tasks tasks = my_tasks(plan);
@@ -261,7 +261,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
     else if (threadIdx.x / 32 <= PULLERS && (threadIdx.x & 31) == 0) pull_rows(plan, base, threadIdx.x / 32 - 1);
 #endif
 #if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
+#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
     else if (threadIdx.x == 96) publish_behind(plan, base);
+#else
+    else if (threadIdx.x == 96) publish_handed(plan, base);
+#endif
 #endif
   } else {
     registers_raise<232>();

@@ -5,7 +5,7 @@
 //
 // The load thread decides, and hands the word to both warpgroups through a ring in shared memory: each must know how many
 // stages the other one's tasks take. A word is handed on before its operands are brought and after those of all tasks before, so the warpgroups can
-// finish all that lies before it whatever the load thread then waits for.
+// finish all that lies before it whatever the load thread then waits for. Where another warp publishes, it reads the ring too.
 //
 // Why nothing waits for ever. Only a load thread waits for other CTAs, and only with a Linear-2 tile whose block is not ready; all that it took before
 // will be finished. Dynamic: of all tiles that wait take the one that lies first in the list. The Linear-1 tiles of its block lie before it
@@ -21,9 +21,6 @@
 static_assert(sizeof(xstage::Stage) == XSTAGE_PACED_STAGE_BYTES, "pacing.py differs");
 #endif
 #endif
-#if XSTAGE_CLAIM != XSTAGE_CLAIM_STATIC && XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
-#error "the publishing warp reads the CTA's own list: claim statically"
-#endif
 
 #if XSTAGE_CLAIM != XSTAGE_CLAIM_STATIC
 
@@ -37,7 +34,7 @@ static __device__ __forceinline__ u32 handed_empty(u32 base, u32 slot) { return 
 static __device__ __forceinline__ void prepare_ring(u32 base) {
   for (u32 s = 0; s < HANDED_SLOTS; ++s) {
     barrier_init(handed_full(base, s), 1);
-    barrier_init(handed_empty(base, s), GROUPS * GROUP_WARPS);
+    barrier_init(handed_empty(base, s), GROUPS * GROUP_WARPS + (XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE ? 1 : 0));
   }
 }
 
@@ -56,28 +53,67 @@ class Hand {  // the load thread's side of the ring
   Ring ring_;
 };
 
-class Turns {
+class Handed {  // a reader's side
  public:
   u32 word, position;  // of the task, and where in the words of all CTAs
 
-  __device__ __forceinline__ explicit Turns(u32 base) : base_(base) {}
-  // Go on to task i; false: there is none. By all threads of both groups. Whether a task is followed by another one is not known in time, so the turn is
-  // always passed on, and taken once more at the end.
-  __device__ __forceinline__ bool next(u32 i, u32 group, u32 lane) {
+  __device__ __forceinline__ explicit Handed(u32 base) : base_(base) {}
+  __device__ __forceinline__ void read() {
     barrier_wait(handed_full(base_, ring_.stage), ring_.parity);
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(word), "=r"(position) : "r"(handed(base_, ring_.stage)) : "memory");
-    __syncwarp();
-    if (lane == 0) barrier_arrive(handed_empty(base_, ring_.stage));
+  }
+  // The slot may be written again; one thread of each warp that reads says so when the warp has read.
+  __device__ __forceinline__ void leave(bool says) {
+    if (says) barrier_arrive(handed_empty(base_, ring_.stage));
     ring_.advance<HANDED_SLOTS>();
-    if (word != NO_TASK) return true;
-    if (i > 0 && (i & 1) == group) named_sync(TURN + group, GROUPS * WARPGROUP);  // the turn that the last task has passed on
-    return false;
   }
 
  private:
   const u32 base_;
   Ring ring_;
 };
+
+class Turns : public Handed {
+ public:
+  using Handed::Handed;
+  // Go on to task i; false: there is none. By all threads of both groups. Whether a task is followed by another one is not known in time, so the turn is
+  // always passed on, and taken once more at the end.
+  __device__ __forceinline__ bool next(u32 i, u32 group, u32 lane) {
+    read();
+    __syncwarp();
+    leave(lane == 0);
+    if (word != NO_TASK) return true;
+    if (i > 0 && (i & 1) == group) named_sync(TURN + group, GROUPS * WARPGROUP);  // the turn that the last task has passed on
+    return false;
+  }
+};
+
+#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
+// As publish_behind in moe.cu. A fence covers all tiles that had been stored before it, also those whose words are read later.
+static __device__ void publish_handed(const MoePlan &plan, u32 base) {
+  Handed next(base);
+  u32 even = 0, odd = 0;  // tasks of each group that lie before the last fence
+  for (u32 i = 0;; ++i) {
+    next.read();
+    next.leave(true);
+    if (next.word == NO_TASK) return;
+    const Task task = task_of(next.word);
+    if (task.second) continue;
+    if ((i & 1 ? odd : even) <= i / 2) {
+      const u64 give_up = global_timer_ns() + plan.timeout_ns;
+      while (true) {
+        asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(even) : "r"(base + STORED_AT) : "memory");
+        asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(odd) : "r"(base + STORED_AT + 4) : "memory");
+        if ((i & 1 ? odd : even) > i / 2) break;
+        if (global_timer_ns() > give_up) fault();
+        __nanosleep(100);
+      }
+      asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    }
+    add_relaxed((u32 *)plan.ready + task.block);
+  }
+}
+#endif
 
 #if XSTAGE_CLAIM == XSTAGE_CLAIM_DYNAMIC
 

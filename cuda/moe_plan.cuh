@@ -101,7 +101,7 @@ static constexpr u32 SCALES_AT = PULL_AT + (XSTAGE_DISPATCH ? PULLERS * PULL_DEP
 static constexpr u32 BARRIERS_AT = SCALES_AT + GROUPS * GROUP_WARPS * SCALES_BYTES;
 static constexpr u32 BARRIERS = 2 * STAGES + PULLERS * PULL_DEPTH;
 static constexpr u32 STORED_AT = BARRIERS_AT + 8 * BARRIERS;
-static constexpr u32 HANDED_AT = STORED_AT + 4 * GROUPS, HANDED_SLOTS = 4;  // words that the load thread hands on, and two barriers for each
+static constexpr u32 HANDED_AT = STORED_AT + 4 * GROUPS, HANDED_SLOTS = 8;  // words that the load thread hands on, and two barriers for each
 static constexpr u32 SHARED_BYTES = HANDED_AT + (XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC ? 0 : 3 * 8 * HANDED_SLOTS);
 #ifdef XSTAGE_PLAN_BYTES
 static_assert(sizeof(MoePlan) == XSTAGE_PLAN_BYTES && sizeof(Stamp) == XSTAGE_STAMP_BYTES && SHARED_BYTES == XSTAGE_SHARED_BYTES, "build.py differs");

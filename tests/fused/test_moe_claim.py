@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.moe.build import PUBLISHES, Build
 from xstage_bench.fused.moe.forecast import remote_tile_bytes
 from xstage_bench.fused.moe.layer import Layer, rows_of
 from xstage_bench.fused.moe.measure import remote_bytes
@@ -146,12 +145,3 @@ def test_the_bytes_that_a_tile_sends_away_add_up(combine: str) -> None:
         each = remote_tile_bytes(rows, rank, combine)
         assert each.sum() * SHAPE.linear2_tiles == remote_bytes(rows, rank, SHAPE.hidden, combine)
         assert each.max() <= 128 * 128 * 4
-
-
-@pytest.mark.parametrize("claim", ["dynamic", "paced"])
-def test_a_publishing_warp_and_claims_are_refused_together(claim: str) -> None:
-    for publish in PUBLISHES:
-        if publish != "elsewhere":
-            Build(claim=claim, publish=publish)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="elsewhere"):
-        Build(claim=claim, publish="elsewhere")  # type: ignore[arg-type]

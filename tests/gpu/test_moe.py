@@ -80,7 +80,8 @@ BUILDS = [
     *(Build(fp8=fp8, combine="fp8", dispatch=True, publish=p) for fp8, p in ((False, "elsewhere"), (True, "bulk"))),
     *(Build(fp8=fp8, combine=c, claim=claim) for fp8 in (False, True) for c in ("bf16", "f32") for claim in CLAIMS[1:]),
     *(Build(claim=claim, publish="bulk", row_store="bulk", stamps=True) for claim in CLAIMS[1:]),
-    *(Build(fp8=True, claim=claim, dispatch=True) for claim in CLAIMS[1:]),
+    *(Build(fp8=fp8, claim=claim, publish="elsewhere") for fp8 in (False, True) for claim in CLAIMS[1:]),
+    *(Build(fp8=True, claim=claim, publish="elsewhere", dispatch=True) for claim in CLAIMS[1:]),
 ]
 
 
@@ -96,16 +97,16 @@ def test_a_layer_of_many_tiles_is_right_when_claimed_again_and_again(gpus: Any) 
 
     layer = Layer(shape(hidden=1024, inter=512, experts=16, top_k=8), 6000, 2, "fp8", "skewed")
     group = Group(layer, gpus)
-    for claim in CLAIMS[1:]:
-        prepared = group.prepare(Order("interleaved", lead=2.0), Build(fp8=True, claim=claim), stage=believed(gpus.sms))
+    for build in (Build(fp8=True, claim=claim, publish=publish) for claim in CLAIMS[1:] for publish in ("release", "elsewhere")):
+        prepared = group.prepare(Order("interleaved", lead=2.0), build, stage=believed(gpus.sms))
         for repetition in range(20):
             if repetition % 10 == 9:
                 group.poison()
             group.run(prepared)
             if repetition % 10 == 9:
-                assert len({*group.written("bf16")}) == 1
+                assert len({*group.written(build)}) == 1
         for rank in range(2):
-            group.worst_error(rank, "bf16", 6)
+            group.worst_error(rank, build, 6)
 
 
 def test_a_stagger_delays_the_ctas_one_after_another(gpus: Any) -> None:
@@ -148,7 +149,7 @@ EDGES = {
 @pytest.mark.parametrize("name", EDGES)
 def test_edges(gpus: Any, name: str, claim: Claim) -> None:
     layer = EDGES[name]
-    run(gpus, layer, Build(fp8=layer.dtype == "fp8", claim=claim), Order("interleaved"))
+    run(gpus, layer, Build(fp8=layer.dtype == "fp8", claim=claim, publish="elsewhere"), Order("interleaved"))
 
 
 @pytest.mark.parametrize("option", [{"combine": "fp8"}, {"presum": True}], ids=["fp8 rows", "presum"])

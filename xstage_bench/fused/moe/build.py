@@ -49,7 +49,7 @@ _STAGES, _STAGE_BYTES = 5, 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
 _SCALES_BYTES = 512
-_HANDED_BYTES = 96  # the ring of claimed tasks
+_HANDED_BYTES = 192  # the ring of claimed tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ class Build:
     Raises
     ------
     UsageError
-        Sums before sending of rows that cannot be sent so; or another warp publishes, which reads the CTA's own list, and tasks are
-        claimed.
+        Sums before sending of rows that cannot be sent so.
     """
 
     fp8: bool = False
@@ -95,8 +94,6 @@ class Build:
     claim: Claim = "static"
 
     def __post_init__(self) -> None:
-        if self.claim != "static" and self.publish == "elsewhere":
-            raise UsageError(f"publish 'elsewhere' with claim '{self.claim}'", "publish by 'release' or 'bulk' where tasks are claimed")
         if self.presum and (self.combine not in ("bf16", "f32") or self.row_store != "st.v4"):
             raise UsageError(f"sums before sending, of '{self.combine}' rows by '{self.row_store}'", "rows of bf16 or f32 by st.v4")
 

@@ -38,7 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "chosen dispatch": {"dispatch": True},
     "chosen publish release": {"publish": "release"},
     "chosen publish bulk": {"publish": "bulk"},
-    "dynamic": {"claim": "dynamic", "publish": "release"},
+    "dynamic": {"claim": "dynamic"},
 }
 
 
@@ -128,7 +128,7 @@ def case_variants(
         out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in LEADS))]
     if options:
         if stage is not None:
-            out.append(Variant("paced", chosen, replace(build, claim="paced", publish="release"), stage=stage))
+            out.append(Variant("paced", chosen, replace(build, claim="paced"), stage=stage))
         if times is not None:
             out.append(Variant("chosen staggered", chosen, build, stagger_ns=round(times.linear1_ns + times.linear2_ns)))
     return out
