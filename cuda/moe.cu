@@ -1,14 +1,14 @@
 // One expert-parallel MoE layer of one rank in one kernel: dispatch, Linear-1, SwiGLU, Linear-2, combine.
 //
 // Persistent CTAs, one per SM, each with a list of tasks made on the host: tiles of Linear-1 and Linear-2 in any order that cannot
-// dead-lock. One warp brings operands by the copy engine; two warpgroups take the tasks in turn, one's epilogue beside the other's products.
+// dead-lock (or claimed while it runs: moe_claim.cuh). One warp brings operands by the copy engine; two warpgroups take the tasks in turn, one's epilogue beside the other's products.
 // The order of the lists is the experiment; nothing else in here depends on it.
 #include "hopper_wgmma_e4m3.cuh"
+#include "moe_claim.cuh"
 #include "moe_combine.cuh"
 #include "moe_dispatch.cuh"
 #include "moe_epilogue.cuh"
-
-static constexpr u32 TURN = 1, GROUP_BARRIER = 3, CONSUMER_BARRIER = 5;  // named barriers; the first two: one for each group
+#include "moe_presum.cuh"
 
 struct Tasks {
   const u32 *words;
@@ -20,12 +20,38 @@ static __device__ __forceinline__ Tasks my_tasks(const MoePlan &plan) {
 }
 static __device__ __forceinline__ u32 steps_of(const MoePlan &plan, u32 second) { return (second ? plan.inter : plan.hidden) / STEP; }
 
+// The operands of one task, by one thread. `brought` is called after each stage.
+template <class Brought>
+static __device__ __forceinline__ void bring(const MoePlan &plan, u32 base, Ring &ring, const Task &task, u32 steps, u32 expert, Brought brought) {
+  asm volatile("fence.proxy.async.global;" ::: "memory");  // the copy engine reads what others have stored by ordinary means
+  const TensorMap *const a = task.second ? &plan.act : &plan.rows, *const b = task.second ? &plan.w2 : &plan.w1;
+#pragma unroll 1
+  for (u32 k = 0; k < steps; ++k) {
+    const u32 to = base + ring.stage * STAGE_BYTES, full = full_barrier(base, ring.stage);
+    barrier_wait(empty_barrier(base, ring.stage), ring.parity ^ 1);
+    barrier_expect(full, STAGE_BYTES);
+    tensor_load(to, a, full, k * STEP, task.block * TILE, 0);
+    tensor_load(to + OPERAND_BYTES, b, full, k * STEP, task.column * TILE, expert);
+    ring.advance<STAGES>();
+    brought(k);
+  }
+}
+
+// Until a task's rows are there: activations of all Linear-1 tiles of its block, or what dispatch brings.
+static __device__ __forceinline__ void await_rows(const MoePlan &plan, const Task &task) {
+  if (task.second) await_count((const u32 *)plan.ready + task.block, ready_count(plan), plan.timeout_ns);
+#if XSTAGE_DISPATCH
+  else await_count((const u32 *)plan.arrived + task.block, ((const u32 *)plan.block_rows)[task.block], plan.timeout_ns);
+#endif
+}
+
 // One thread: the operands of every task, in order.
 static __device__ void load(const MoePlan &plan, u32 base) {
+  Ring ring;
+#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
   const Tasks tasks = my_tasks(plan);
   const u32 *const experts = (const u32 *)plan.block_expert;
   u32 word = tasks.count ? tasks.words[0] : 0, expert = tasks.count ? experts[task_of(word).block] : 0;
-  Ring ring;
   for (u32 i = 0; i < tasks.count; ++i) {
     const Task task = task_of(word);
     const u32 mine = expert, steps = steps_of(plan, task.second);
@@ -33,22 +59,17 @@ static __device__ void load(const MoePlan &plan, u32 base) {
       word = tasks.words[i + 1];
       expert = experts[task_of(word).block];
     }
-    if (task.second) await_count((const u32 *)plan.ready + task.block, 2 * plan.inter / TILE * (XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK ? 4 : 1), plan.timeout_ns);
-#if XSTAGE_DISPATCH
-    else await_count((const u32 *)plan.arrived + task.block, ((const u32 *)plan.block_rows)[task.block], plan.timeout_ns);
-#endif
-    asm volatile("fence.proxy.async.global;" ::: "memory");  // the copy engine reads what others have stored by ordinary means
-    const TensorMap *const a = task.second ? &plan.act : &plan.rows, *const b = task.second ? &plan.w2 : &plan.w1;
-#pragma unroll 1
-    for (u32 k = 0; k < steps; ++k) {
-      const u32 to = base + ring.stage * STAGE_BYTES, full = full_barrier(base, ring.stage);
-      barrier_wait(empty_barrier(base, ring.stage), ring.parity ^ 1);
-      barrier_expect(full, STAGE_BYTES);
-      tensor_load(to, a, full, k * STEP, task.block * TILE, 0);
-      tensor_load(to + OPERAND_BYTES, b, full, k * STEP, task.column * TILE, mine);
-      ring.advance<STAGES>();
-    }
+    await_rows(plan, task);
+    bring(plan, base, ring, task, steps, mine, [](u32) {});
   }
+#else
+  Source source(plan, base);
+  while (source.next()) {
+    const Task task = source.task;
+    if (!source.ready) await_rows(plan, task);
+    bring(plan, base, ring, task, steps_of(plan, task.second), source.expert, [&](u32 k) { source.brought(k); });
+  }
+#endif
 }
 
 #if XSTAGE_FP8
@@ -57,13 +78,17 @@ using ProductOf = ProductE4m3<128>;
 using ProductOf = Product<128>;
 #endif
 
+// The same value in all threads, and the compiler knows it: descriptors are then made by the uniform unit, and products are issued one behind
+// another. Without, a stage's 16 descriptors took longer than its products.
+static __device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
+
 // One stage: 64 rows twice, 128 columns.
-static __device__ __forceinline__ void multiply(float (&upper)[HALF], float (&lower)[HALF], u32 stage, bool accumulate) {
+static __device__ __forceinline__ void multiply(float (&upper)[HALF], float (&lower)[HALF], u64 stage, bool accumulate) {
 #pragma unroll
   for (u32 t = 0; t < 4; ++t) {
-    const u64 b = matrix_descriptor(stage + OPERAND_BYTES + 32 * t);
-    ProductOf::shared_shared(upper, matrix_descriptor(stage + 32 * t), b, accumulate || t != 0);
-    ProductOf::shared_shared(lower, matrix_descriptor(stage + HALF * ROW_BYTES + 32 * t), b, accumulate || t != 0);
+    const u64 b = stage + (OPERAND_BYTES + 32 * t) / 16;
+    ProductOf::shared_shared(upper, stage + 2 * t, b, accumulate || t != 0);
+    ProductOf::shared_shared(lower, stage + (HALF * ROW_BYTES + 32 * t) / 16, b, accumulate || t != 0);
   }
 }
 
@@ -81,14 +106,24 @@ static __device__ __forceinline__ void publish_task(const MoePlan &plan, u32 gro
 }
 
 static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
+#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
   const Tasks tasks = my_tasks(plan);
+#else
+  Turns turns(base);
+#endif
   const u32 group = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
   const u32 staging = base + STAGING_AT + (group * GROUP_WARPS + warp) * STAGED_BYTES;
+  const u64 first_stage = matrix_descriptor(uniform(base));
   u32 at = 0;  // stages consumed by both groups
+#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
   for (u32 i = 0; i < tasks.count; ++i) {
     const u32 word = tasks.words[i];
+#else
+  for (u32 i = 0; turns.next(i, group, lane); ++i) {
+    const u32 word = turns.word;
+#endif
     const Task task = task_of(word);
-    const u32 steps = steps_of(plan, task.second);
+    const u32 steps = uniform(steps_of(plan, task.second));
     if ((i & 1) != group) {
       at += steps;
       continue;
@@ -108,9 +143,10 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
 #endif
 #pragma unroll 1
     for (u32 k = 0; k < steps; ++k) {
+      const u64 operands = first_stage + uniform(stage) * (STAGE_BYTES / 16);
       barrier_wait(full_barrier(base, stage), parity);
       products_begin();
-      multiply(upper, lower, base + stage * STAGE_BYTES, k != 0);
+      multiply(upper, lower, operands, k != 0);
       products_commit();
       products_wait<1>();
       if (k > 0 && lane == 0) barrier_arrive(empty_barrier(base, before));
@@ -118,7 +154,10 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     at += steps;
-    if (i + 1 < tasks.count) named_arrive(TURN + (group ^ 1), 2 * WARPGROUP);
+#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
+    if (i + 1 < tasks.count)
+#endif
+      named_arrive(TURN + (group ^ 1), 2 * WARPGROUP);
     products_wait<0>();
     settle(upper);
     settle(lower);
@@ -126,15 +165,16 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
 #if XSTAGE_STAMPS
     stamp.computed_ns = global_timer_ns();
 #endif
-    late_facts(facts, plan, task, warp, lane);
-    // One body for both halves of the rows: unrolled, their common terms stay in registers and push accumulators out to local memory.
-#pragma unroll 1
-    for (u32 half = 0; half < 2; ++half) {
-      if (task.second) combine(plan, staging, facts, upper, task, half, lane);
-      else swiglu(plan, staging + half * ACT_STAGED_BYTES, facts, upper, task, half, warp, lane);
-#pragma unroll
-      for (u32 j = 0; j < HALF; ++j) upper[j] = lower[j];
+    late_facts(facts, plan, task, base + SCALES_AT + (group * GROUP_WARPS + warp) * SCALES_BYTES, warp, lane);
+    if (XSTAGE_PRESUM && task.second) add_sums(plan, facts, upper, lower, task, lane);
+    if (task.second) {
+      combine(plan, staging, facts, upper, task, 0, lane);
+      combine(plan, staging, facts, lower, task, 1, lane);
+    } else {
+      swiglu(plan, staging, facts, upper, task, 0, warp, lane);
+      swiglu(plan, staging + ACT_STAGED_BYTES, facts, lower, task, 1, warp, lane);
     }
+    if (XSTAGE_PRESUM && task.second) send_sums(plan, facts, task, lane);
 #if XSTAGE_STAMPS
     stamp.stored_ns = global_timer_ns();
 #endif
@@ -149,13 +189,17 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
       stamp.published_ns = global_timer_ns();
       stamp.smid = sm_id();
       stamp.word = word;
+#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
       ((Stamp *)plan.stamps)[&tasks.words[i] - (const u32 *)plan.tasks] = stamp;
+#else
+      ((Stamp *)plan.stamps)[turns.position] = stamp;
+#endif
     }
 #endif
   }
 }
 
-#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
+#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE && XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
 // One thread that computes and stores nothing: it alone waits for the remote backlog that a release has to wait for.
 static __device__ void publish_behind(const MoePlan &plan, u32 base) {
   const Tasks tasks = my_tasks(plan);
@@ -181,9 +225,18 @@ static __device__ void publish_behind(const MoePlan &plan, u32 base) {
 }
 #endif
 
+// CTA c begins c / ctas of the stagger later, so that the bursts of the SMs do not come together.
+static __device__ __forceinline__ void stagger(const MoePlan &plan) {
+  if (!plan.stagger_ns) return;
+  const u64 begin = global_timer_ns() + plan.stagger_ns * blockIdx.x / gridDim.x;
+  while (global_timer_ns() < begin) {
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid_constant__ MoePlan plan) {
   extern __shared__ __align__(1024) char memory[];
-  const u32 base = shared_address(memory);
+  u32 base;
+  asm volatile("mov.u32 %0, %1;" : "=r"(base) : "r"(shared_address(memory)));  // once: the compiler would find the address anew at every use
   if (threadIdx.x == 0) {
     if (base & 1023) fault();
     for (u32 s = 0; s < STAGES; ++s) {
@@ -193,8 +246,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
     for (u32 p = 0; p < PULLERS; ++p)
       for (u32 b = 0; b < PULL_DEPTH; ++b) barrier_init(pull_barrier(base, p, b), 1);
     for (u32 g = 0; g < GROUPS; ++g) asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + STORED_AT + 4 * g) : "memory");
+#if XSTAGE_CLAIM != XSTAGE_CLAIM_STATIC
+    prepare_ring(base);
+#endif
     barrier_init_done();
     begin_together(plan);
+    stagger(plan);
   }
   __syncthreads();
   if (threadIdx.x < WARPGROUP) {
@@ -204,7 +261,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
     else if (threadIdx.x / 32 <= PULLERS && (threadIdx.x & 31) == 0) pull_rows(plan, base, threadIdx.x / 32 - 1);
 #endif
 #if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
+#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
     else if (threadIdx.x == 96) publish_behind(plan, base);
+#else
+    else if (threadIdx.x == 96) publish_handed(plan, base);
+#endif
 #endif
   } else {
     registers_raise<232>();

@@ -35,32 +35,58 @@ static __device__ __forceinline__ void meet_ranks(const MoePlan &plan, u32 barri
   named_sync(barrier, threads);
 }
 
+// Four e4m3 codes, lowest byte first.
+static __device__ __forceinline__ float4 unpack_fp8(u32 codes) {
+  float4 v;
+  asm("{ .reg .b16 l, h, a, b, c, d; .reg .b32 x, y; mov.b32 {l, h}, %4; cvt.rn.f16x2.e4m3x2 x, l; cvt.rn.f16x2.e4m3x2 y, h; mov.b32 {a, b}, x; "
+      "mov.b32 {c, d}, y; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; cvt.f32.f16 %2, c; cvt.f32.f16 %3, d; }"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "r"(codes));
+  return v;
+}
+
+// REDUCED columns of a result row, in order.
+static constexpr u32 REDUCED = XSTAGE_COMBINE == XSTAGE_COMBINE_FP8 ? 16 : 8;
+static __device__ __forceinline__ void load_results(float (&v)[REDUCED], const char *slots, u64 at) {
+#if XSTAGE_COMBINE == XSTAGE_COMBINE_F32
+  const float4 a = *(const float4 *)(slots + 4 * at), b = *(const float4 *)(slots + 4 * at + 16);
+  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+#else
+  const uint4 raw = *(const uint4 *)(slots + (XSTAGE_COMBINE == XSTAGE_COMBINE_FP8 ? 1 : 2) * at);
+  const u32 words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) {
+#if XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
+    const float4 four = unpack_fp8(words[i]);  // of the thread that had columns 2 i, 2 i + 1, 8 + 2 i, 8 + 2 i + 1
+    v[2 * i] = four.x, v[2 * i + 1] = four.y, v[8 + 2 * i] = four.z, v[8 + 2 * i + 1] = four.w;
+#else
+    v[2 * i] = __uint_as_float(words[i] << 16), v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);  // a BF16 is the upper half of a float32
+#endif
+  }
+#endif
+}
+
 // out[t] = sum over k of weight[t, k] * slot[t * top_k + k]; a weight of zero is a masked slot, which nobody has written.
 static __device__ void reduce_tokens(const MoePlan &plan, u32 thread, u32 threads) {
   const char *const slots = (const char *)plan.own_slots;
-  const u32 chunks = plan.hidden / 8;
+  const u32 chunks = plan.hidden / REDUCED;
   const float *const weights = (const float *)plan.weights;
+  const float scale = XSTAGE_COMBINE == XSTAGE_COMBINE_FP8 ? plan.result_scale : 1.0f;
   for (u32 token = blockIdx.x; token < plan.tokens; token += gridDim.x)
     for (u32 c = thread; c < chunks; c += threads) {
-      float sum[8] = {};
+      float sum[REDUCED] = {};
       for (u32 k = 0; k < plan.top_k; ++k) {
-        const float w = weights[token * plan.top_k + k];
+        const float w = weights[token * plan.top_k + k] * scale;
         if (w == 0.0f) continue;
-        const u64 at = ((u64)token * plan.top_k + k) * plan.hidden + 8 * c;
-#if XSTAGE_COMBINE == XSTAGE_COMBINE_F32
-        const float4 a = *(const float4 *)(slots + 4 * at), b = *(const float4 *)(slots + 4 * at + 16);
-        const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#else
-        const uint4 raw = *(const uint4 *)(slots + 2 * at);
-        const u32 pairs[4] = {raw.x, raw.y, raw.z, raw.w};  // a BF16 is the upper half of a float32
-        float v[8];
+        float v[REDUCED];
+        load_results(v, slots, ((u64)token * plan.top_k + k) * plan.hidden + REDUCED * c);
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) v[2 * i] = __uint_as_float(pairs[i] << 16), v[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
-#endif
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) sum[i] += w * v[i];
+        for (u32 i = 0; i < REDUCED; ++i) sum[i] += w * v[i];
       }
-      store_16((char *)plan.out + 2 * ((u64)token * plan.hidden + 8 * c),
-               make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]), pack_bf16(sum[6], sum[7])));
+#pragma unroll
+      for (u32 i = 0; i < REDUCED; i += 8)
+        store_16((char *)plan.out + 2 * ((u64)token * plan.hidden + REDUCED * c + i),
+                 make_uint4(pack_bf16(sum[i], sum[i + 1]), pack_bf16(sum[i + 2], sum[i + 3]), pack_bf16(sum[i + 4], sum[i + 5]),
+                            pack_bf16(sum[i + 6], sum[i + 7])));
     }
 }

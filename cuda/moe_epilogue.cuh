@@ -1,7 +1,7 @@
 // What follows a tile's products. Linear-1: SwiGLU, the activations stay here. Linear-2: each row goes to the rank that owns its token.
 //
-// A warp's 16 rows pass through its own part of shared memory, so that a row leaves as one segment of 256 bytes by half a warp; no
-// warp waits for another one.
+// A warp's 16 rows pass through its own part of shared memory, so that a row leaves as one segment of 256 bytes by half a warp (FP8
+// rows: 128 bytes by a quarter); no warp waits for another one.
 #pragma once
 
 #include "moe_plan.cuh"
@@ -18,7 +18,13 @@ static __device__ __forceinline__ u32 pack_fp8(float a, float b, float c, float 
       : "f"(a), "f"(b), "f"(c), "f"(d));
   return v;
 }
-static __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+// x / (1 + exp(-x)), by the two approximations of the special unit and nothing for huge arguments: their reciprocal is zero, as it should be.
+static __device__ __forceinline__ float silu(float x) {
+  float e, r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-1.44269504f * x));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
+  return x * r;
+}
 
 // Where 16 bytes of a row lie: rows of 128 bytes in the copy engine's swizzle, a second block of them for the second 128 bytes.
 static __device__ __forceinline__ u32 staged(u32 base, u32 row, u32 chunk) {
@@ -35,18 +41,29 @@ static __device__ __forceinline__ u32 staged_activation(u32 base, u32 row, u32 c
 static __device__ __forceinline__ void store_16(void *to, uint4 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+// Predicated, no branch: a warp's stores then follow one another.
+static __device__ __forceinline__ void store_16_if(bool there, u64 to, uint4 v) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w),
+               "r"((u32)there)
+               : "memory");
+}
 
 // What the epilogue of a tile reads from memory, asked for before its products begin: afterwards each of these reads would be waited for.
 // Lane l has row l % 16 of the warp's 16 rows in product l / 16; four columns of the tile's 128.
 struct Facts {
   u32 slot;
-  float row_scale, inverse;
+  u32 sum, complete;  // with sums before sending: what the row is part of; of the warp's 32 rows, those whose sums are to be sent
+  float row_scale, inverse, weight;
   float4 columns;
+  u32 scales;  // where in shared memory the tile's column scales lie for this thread
 };
 static __device__ __forceinline__ Facts facts_of(const MoePlan &plan, const Task &task, u32 expert, u32 warp, u32 lane) {
   const u32 row = task.block * TILE + HALF * (lane >> 4) + 16 * warp + (lane & 15);
   Facts facts = {};
   if (task.second) facts.slot = __ldg((const u32 *)plan.row_slot + row);
+#if XSTAGE_PRESUM
+  if (task.second) facts.sum = __ldg((const u32 *)plan.row_sum + row), facts.weight = __ldg((const float *)plan.row_weight + row);
+#endif
 #if XSTAGE_FP8
   const float *const columns = task.second ? (const float *)plan.w2_scale + (u64)expert * plan.hidden : (const float *)plan.w1_scale + (u64)expert * 2 * plan.inter;
   facts.columns = __ldg((const float4 *)(columns + task.column * TILE) + lane);
@@ -58,7 +75,13 @@ static __device__ __forceinline__ Facts facts_of(const MoePlan &plan, const Task
 }
 
 // A scale that dispatch has brought is known only when its block has arrived: after the products.
-static __device__ __forceinline__ void late_facts(Facts &facts, const MoePlan &plan, const Task &task, u32 warp, u32 lane) {
+static __device__ __forceinline__ void late_facts(Facts &facts, const MoePlan &plan, const Task &task, u32 scales, u32 warp, u32 lane) {
+#if XSTAGE_FP8
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(scales + 16 * lane), "f"(facts.columns.x), "f"(facts.columns.y), "f"(facts.columns.z), "f"(facts.columns.w)
+               : "memory");
+  facts.scales = scales + 8 * (lane & 3);
+  __syncwarp();
+#endif
 #if XSTAGE_FP8 && XSTAGE_DISPATCH
   const u32 row = task.block * TILE + HALF * (lane >> 4) + 16 * warp + (lane & 15);
   if (!task.second) asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(facts.row_scale) : "l"((const float *)plan.row_scale + row) : "memory");
@@ -75,13 +98,13 @@ static __device__ __forceinline__ float2 of_rows(float each, u32 half, u32 lane)
 #endif
 }
 
-// Scales of this thread's two columns in group j of eight; kept whole in every thread they push the accumulators out to local memory.
-static __device__ __forceinline__ float2 column_scale(const Facts &facts, u32 j, u32 lane) {
+// Scales of this thread's two columns in group j of eight; kept in every thread they push the accumulators out to local memory, and asked of the
+// thread that has them they cost four shuffles.
+static __device__ __forceinline__ float2 column_scale(const Facts &facts, u32 j) {
 #if XSTAGE_FP8
-  const u32 from = 2 * j + (lane & 3) / 2;
-  const float x = __shfl_sync(0xffffffffu, facts.columns.x, from), y = __shfl_sync(0xffffffffu, facts.columns.y, from);
-  const float z = __shfl_sync(0xffffffffu, facts.columns.z, from), w = __shfl_sync(0xffffffffu, facts.columns.w, from);
-  return lane & 1 ? make_float2(z, w) : make_float2(x, y);
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(facts.scales + 32 * j) : "memory");
+  return v;
 #else
   return make_float2(1.0f, 1.0f);
 #endif
@@ -108,16 +131,12 @@ static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, 
 #pragma unroll
     for (u32 h = 0; h < 4; ++h) {
       const u32 g = part + h;
-      const float2 gate = column_scale(facts, 2 * g, lane), up = column_scale(facts, 2 * g + 1, lane);
+      const float2 gate = column_scale(facts, 2 * g), up = column_scale(facts, 2 * g + 1);
 #pragma unroll
       for (u32 i = 0; i < 2; ++i) {
-        const float s = i ? scale.y : scale.x;
-        float x = silu(d[8 * g + 2 * i] * s * gate.x) * (d[8 * g + 4 + 2 * i] * s * up.x);
-        float y = silu(d[8 * g + 2 * i + 1] * s * gate.y) * (d[8 * g + 4 + 2 * i + 1] * s * up.y);
-#if XSTAGE_FP8
-        x *= i ? inverse.y : inverse.x, y *= i ? inverse.y : inverse.x;
-#endif
-        a[h][2 * i] = x, a[h][2 * i + 1] = y;
+        const float s = i ? scale.y : scale.x, u = s * (i ? inverse.y : inverse.x);
+        a[h][2 * i] = silu(d[8 * g + 2 * i] * (s * gate.x)) * (d[8 * g + 4 + 2 * i] * (u * up.x));
+        a[h][2 * i + 1] = silu(d[8 * g + 2 * i + 1] * (s * gate.y)) * (d[8 * g + 4 + 2 * i + 1] * (u * up.y));
       }
     }
 #if XSTAGE_FP8
@@ -150,7 +169,7 @@ static __device__ __forceinline__ u32 staged_result(u32 base, u32 row, u32 chunk
   return XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? base + row * PITCH_BYTES + 16 * chunk : staged(base, row, chunk);
 }
 
-// One row's segment of 256 bytes goes to its owner; `segment` is where in the row. `slots`: lane `first` + r has row r's.
+// Each row's segment goes to its owner; `segment` is where in the row. `slots`: lane `first` + r has row r's.
 static __device__ __forceinline__ void store_segments(const MoePlan &plan, u32 staging, u32 slots, u32 first, u32 lane, u32 row_bytes, u32 segment) {
 #if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
   async_proxy_fence();
@@ -161,24 +180,40 @@ static __device__ __forceinline__ void store_segments(const MoePlan &plan, u32 s
   }
   bulk_commit();
 #else
-  const u32 chunk = lane & 15;
+  constexpr u32 CHUNKS = SEGMENT_BYTES / 16, AT_ONCE = 32 / CHUNKS, STORES = 16 / AT_ONCE;
+  const u32 chunk = lane % CHUNKS;
+  // Read for a missing row too (of rank 7): with a branch here the compiler makes all that follows twice.
+  const u64 there = plan.slots[slots >> 28 & MAX_RANKS - 1] + (u64)(slots & 0xfffffff) * row_bytes + segment, mine = slots == NO_ROW ? 0 : there;
+  uint4 data[STORES];
 #pragma unroll
-  for (u32 part = 0; part < 8; part += 4) {
-    uint4 data[4];
+  for (u32 i = 0; i < STORES; ++i) data[i] = shared_load(staged_result(staging, AT_ONCE * i + lane / CHUNKS, chunk));
 #pragma unroll
-    for (u32 i = 0; i < 4; ++i) data[i] = shared_load(staged_result(staging, 2 * (part + i) + lane / 16, chunk));
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-      const u32 slot = __shfl_sync(0xffffffffu, slots, first + 2 * (part + i) + lane / 16);
-      if (slot != NO_ROW) store_16((char *)plan.slots[slot >> 28] + (u64)(slot & 0xfffffff) * row_bytes + segment + 16 * chunk, data[i]);
-    }
+  for (u32 i = 0; i < STORES; ++i) {
+    const u64 to = __shfl_sync(0xffffffffu, mine, first + AT_ONCE * i + lane / CHUNKS);
+    store_16_if(to != 0, to + 16 * chunk, data[i]);
   }
 #endif
 }
 
+// What this thread's two rows of a product are multiplied by on their way.
+static __device__ __forceinline__ float2 result_scales(const MoePlan &plan, const Facts &facts, u32 half, u32 lane) {
+  float2 scale = of_rows(facts.row_scale, half, lane);
+#if XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
+  scale.x *= plan.result_inverse, scale.y *= plan.result_inverse;
+#endif
+#if XSTAGE_PRESUM
+  const u32 from = 16 * half + lane / 4;
+  scale.x *= __shfl_sync(0xffffffffu, facts.weight, from), scale.y *= __shfl_sync(0xffffffffu, facts.weight, from + 8);
+#endif
+  return scale;
+}
+
+// Where a row goes by itself.
+static __device__ __forceinline__ u32 slot_of(const Facts &facts) { return XSTAGE_PRESUM && facts.sum != NO_ROW ? NO_ROW : facts.slot; }
+
 static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging, const Facts &facts, const float (&d)[HALF], const Task &task, u32 half, u32 lane) {
 #if XSTAGE_COMBINE != XSTAGE_COMBINE_NONE
-  const float2 scale = of_rows(facts.row_scale, half, lane);
+  const float2 scale = result_scales(plan, facts, half, lane);
 #if XSTAGE_COMBINE == XSTAGE_COMBINE_F32
 #pragma unroll
   for (u32 part = 0; part < 2; ++part) {
@@ -186,7 +221,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
 #pragma unroll
     for (u32 g = 0; g < 8; ++g) {
       const u32 j = 8 * part + g;
-      const float2 s = column_scale(facts, j, lane);
+      const float2 s = column_scale(facts, j);
 #pragma unroll
       for (u32 i = 0; i < 2; ++i) {
         const float r = i ? scale.y : scale.x;
@@ -196,20 +231,38 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
       }
     }
     __syncwarp();
-    store_segments(plan, staging, facts.slot, 16 * half, lane, 4 * plan.hidden, 4 * (task.column * TILE + HALF * part));
+    store_segments(plan, staging, slot_of(facts), 16 * half, lane, 4 * plan.hidden, 4 * (task.column * TILE + HALF * part));
   }
+#elif XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
+  // A thread's four of 16 columns lie together, as those of FP8 activations do: the owner puts them in order at no cost (reduce_tokens).
+  const u32 row = (lane & 7) + (lane & 8);
+  results_are_free();
+#pragma unroll
+  for (u32 j = 0; j < 16; j += 4) {
+    u32 codes[2][2];
+#pragma unroll
+    for (u32 h = 0; h < 2; ++h) {
+      const float2 s = column_scale(facts, j + 2 * h), t = column_scale(facts, j + 2 * h + 1);
+      const float *const e = &d[4 * (j + 2 * h)];
+      codes[h][0] = pack_fp8(e[0] * scale.x * s.x, e[1] * scale.x * s.y, e[4] * scale.x * t.x, e[5] * scale.x * t.y);
+      codes[h][1] = pack_fp8(e[2] * scale.y * s.x, e[3] * scale.y * s.y, e[6] * scale.y * t.x, e[7] * scale.y * t.y);
+    }
+    store_matrices(staged_result(staging, row, j / 2 + (lane >> 4)), codes[0][0], codes[0][1], codes[1][0], codes[1][1]);
+  }
+  __syncwarp();
+  store_segments(plan, staging, slot_of(facts), 16 * half, lane, plan.hidden, task.column * TILE);
 #else
   const u32 row = (lane & 7) + (lane & 8);
   results_are_free();
 #pragma unroll
   for (u32 j = 0; j < 16; j += 2) {
-    const float2 s = column_scale(facts, j, lane), t = column_scale(facts, j + 1, lane);
+    const float2 s = column_scale(facts, j), t = column_scale(facts, j + 1);
     const float *e = &d[4 * j];
     store_matrices(staged_result(staging, row, j + (lane >> 4)), pack_bf16(e[0] * scale.x * s.x, e[1] * scale.x * s.y), pack_bf16(e[2] * scale.y * s.x, e[3] * scale.y * s.y),
                    pack_bf16(e[4] * scale.x * t.x, e[5] * scale.x * t.y), pack_bf16(e[6] * scale.y * t.x, e[7] * scale.y * t.y));
   }
   __syncwarp();
-  store_segments(plan, staging, facts.slot, 16 * half, lane, 2 * plan.hidden, 2 * task.column * TILE);
+  store_segments(plan, staging, slot_of(facts), 16 * half, lane, 2 * plan.hidden, 2 * task.column * TILE);
 #endif
 #else
   // The products must not be optimised away, and nothing else may remain of the epilogue.

@@ -101,10 +101,17 @@ xstage_tasks(const Task *tasks, const List *lists, TaskStamp *stamps, Seal *seal
   const u64 zero = s.start_ns, give_up = zero + timeout_ns;
   Seal seal;
   if (s.list.count) {
+    // At the edge of a tick, while the SM's other warps wait at the barrier: if all of them ask for the time, it is late by more than what a
+    // task waits for another SM's signal, and a task would seem to begin before its event.
+    if (threadIdx.x == 0) {
+      const u64 before = global_timer_ns();
+      do seal.timer_ns = global_timer_ns();
+      while (seal.timer_ns == before);
+      seal.clock = sm_clock();
+    }
+    __syncthreads();
     while (global_timer_ns() < zero) {
     }
-    seal.clock = sm_clock();
-    seal.timer_ns = global_timer_ns();
     if (ROLES == 2 && role == 1) pass_turn(1, warps * 32);  // the first turn is the first role's
     execute(s, role, warp, warps, lane, windows, p, sums, events, give_up, out);
     if (lane == 0) atomicMax(&s.done_ns, since(global_timer_ns(), zero));

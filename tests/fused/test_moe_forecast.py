@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,32 @@ from xstage_bench.errors import WaivedError
 from xstage_bench.fused.moe.build import STAMP
 from xstage_bench.fused.moe.forecast import TileTimes, as_tasks, pick, tile_times
 from xstage_bench.fused.moe.layer import Layer, rows_of
-from xstage_bench.fused.moe.measure import case_variants
+from xstage_bench.fused.moe.measure import Variant, case_variants
 from xstage_bench.fused.moe.order import Order, TaskLists, task_lists
 from xstage_bench.fused.moe.run import devices_of
 from xstage_bench.fused.moe.suite import SHAPES, suite_cases
 from xstage_bench.fused.moe.summary import summarise
+from xstage_bench.model.stage import stage_at
+from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import moe_shape
 
+PROFILE = Path(__file__).parent.parent.parent / "results" / "h200-x2" / "2026-11-29-profile" / "model.json"
 TIMES = TileTimes(linear1_ns=10_000, linear2_ns=4_000, linear1_rest_ns=2_000, linear2_rest_ns=3_000)
 
 
-@pytest.mark.parametrize("combine", ["bf16", "f32"])
+@pytest.mark.parametrize("combine", ["bf16", "f32", "fp8"])
 @pytest.mark.parametrize("kind", ["serial", "wave", "interleaved"])
 def test_the_tasks_carry_the_bytes_and_the_dependencies_of_the_layer(kind: str, combine: str) -> None:
     layer = Layer(moe_shape("keye-vl-2"), 512, 8, "fp8", "skewed", masked=0.1)
     rows = rows_of(layer, 0)
     lists = task_lists(layer, rows, Order(kind), 132)
     tasks = as_tasks(layer, 0, rows, lists, TIMES, combine, 1980.0)
-    wide = {"bf16": 2, "f32": 4}[combine]
+    wide = {"bf16": 2, "f32": 4, "fp8": 1}[combine]
     second = tasks.phase == 1
     away = int((rows.owner > 0).sum()) * layer.shape.hidden * wide
-    # Whole warp-stores of 512 bytes: two rows of bf16, or one of float32; at most one row of a block's tile is left out.
-    assert away - rows.blocks * layer.shape.hidden * wide <= tasks.volume_bytes <= away
+    # Whole warp-stores of 512 bytes: four rows of FP8, two of bf16 or one of float32; of a block's tile at most the rest is left out.
+    left_out = {"bf16": 1, "f32": 0, "fp8": 3}[combine]
+    assert away - left_out * rows.blocks * layer.shape.hidden * wide <= tasks.volume_bytes <= away
     assert (tasks.signals_of_event == layer.shape.linear1_tiles).all()
     assert (tasks.waits_for[second] == lists.block[second]).all()
     assert set(tasks.compute_cycles[second]) == {round(4_000 * 1.98)}
@@ -87,9 +92,34 @@ def test_a_case_times_what_it_is_judged_against() -> None:
     assert variants["chosen local"].local
     assert variants["chosen bulk rows"].build.row_store == "bulk"
     assert {v.build.fp8 for v in variants.values()} == {True}
+    assert not {"chosen dispatch", "wave dispatch"} & set(variants)
+    options = {v.name: v for v in case_variants(layer, rows, Order("interleaved"), "bf16", 132, search=False, options=True)}
+    assert options["chosen fp8 rows"].build.combine == "fp8"
+    assert options["chosen presum"].build.presum
+    assert options["chosen dispatch"].build.dispatch
+    assert options["wave dispatch"].build.dispatch
+    assert {options[f"chosen publish {how}"].build.publish for how in ("release", "bulk")} == {"release", "bulk"}
     searched = case_variants(layer, rows, Order("interleaved"), "f32", 132, search=True)
     assert sum(v.name.startswith("search ") for v in searched) == 6
     assert {v.build.combine for v in searched} == {"f32", "none"}
+
+
+def test_the_options_beyond_the_paper_are_timed_where_asked_for_and_known() -> None:
+    layer = Layer(moe_shape("dsv4-flash"), 512, 8, "fp8")
+    rows = rows_of(layer, 0)
+    chosen, stage = Order("interleaved", lead=2.0), stage_at(find_model(PROFILE), 132, 4)
+
+    def names(**options: Any) -> dict[str, Variant]:
+        return {v.name: v for v in case_variants(layer, rows, chosen, "bf16", 132, search=False, **options)}
+
+    usual, some, every = names(), names(options=True), names(options=True, times=TIMES, stage=stage)
+    assert "dynamic" in set(some) - set(usual)
+    assert set(every) - set(some) == {"paced", "chosen staggered"}
+    assert {v.order for name, v in every.items() if name not in usual and name != "wave dispatch"} == {chosen}
+    assert {v.build.publish for v in usual.values()} == {"elsewhere"}
+    assert (every["dynamic"].build.claim, every["paced"].build.claim, every["paced"].stage) == ("dynamic", "paced", stage)
+    assert every["chosen staggered"].stagger_ns == 14_000
+    assert every["chosen staggered"].build == every["chosen"].build
 
 
 def test_ranks_get_a_gpu_each_where_there_are_enough() -> None:
@@ -109,7 +139,7 @@ def row(**us: float) -> dict[str, Any]:
 def test_the_summary_compares_with_the_best_wave_and_with_the_bound() -> None:
     rows = [
         row(wave_2=130, wave_4=120, wave_alone=90, chosen=100, chosen_alone=95, chosen_local=97, search_serial=110),
-        row(wave_2=100, wave_alone=50, chosen=125, chosen_alone=50, chosen_local=52),
+        row(wave_2=100, wave_alone=50, wave_dispatch=70, chosen=125, chosen_alone=50, chosen_local=52),
     ]
     out = summarise({"rows": rows})
     first, second = out["rows"]

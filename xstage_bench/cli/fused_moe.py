@@ -24,7 +24,9 @@ ERROR = 1
 )
 @click.option("--routing", "routings", type=click.Choice(["balanced", "skewed"]), multiple=True, help="Repeatable; default: both.")
 @click.option("--tokens", type=click.IntRange(1, 1 << 20), multiple=True, help="Per rank; repeatable; default 4096.")
-@click.option("--combine", "combines", type=click.Choice(["bf16", "f32"]), multiple=True, help="Of result rows; repeatable; default bf16.")
+@click.option(
+    "--combine", "combines", type=click.Choice(["bf16", "f32", "fp8"]), multiple=True, help="Of result rows; repeatable; default bf16."
+)
 @click.option("--model", type=FILE, metavar="FILE", help="model.json of this node, which chooses the orders; default: a lead of one tile.")
 @click.option("--repetitions", type=click.IntRange(1, 1000), default=7, show_default=True, help="Of each variant.")
 @click.option("--unfused", is_flag=True, help="Time the layer by PyTorch's grouped GEMM and NCCL too (bf16, balanced).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -58,6 +59,9 @@ def route(experts: int, top_k: int, tokens: int, routing: str = "balanced", seed
     return out
 
 
+@lru_cache(maxsize=16)  # the same for every type, width of a row and order, and a draw of many tokens takes seconds
 def rows_per_expert(experts: int, top_k: int, tokens: int, routing: str = "balanced", seed: int = 0) -> IntArray:
-    """Return how many (token, expert) rows each expert gets; shape (experts,), sum ``tokens * top_k``."""
-    return np.bincount(route(experts, top_k, tokens, routing, seed).ravel(), minlength=experts).astype(np.int64)
+    """Return how many (token, expert) rows each expert gets; shape (experts,), sum ``tokens * top_k``; not to be written to."""
+    rows = np.bincount(route(experts, top_k, tokens, routing, seed).ravel(), minlength=experts).astype(np.int64)
+    rows.setflags(write=False)
+    return rows

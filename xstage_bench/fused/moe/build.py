@@ -8,16 +8,21 @@ from typing import Literal
 import numpy as np
 
 from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.pacing import STAGE
+from xstage_bench.errors import UsageError
 
 MAX_RANKS = 8
 PLAN = np.dtype(
     [(n, "<u8", 16) for n in ("rows", "w1", "act", "w2", "act_out")]
     + [(n, "<u8") for n in ("tasks", "first", "block_expert", "block_rows", "ready", "arrived", "row_slot", "row_source")]
+    + [(n, "<u8") for n in ("row_sum", "row_weight", "sums", "sum_counts")]
     + [(n, "<u8") for n in ("row_scale", "act_scale", "w1_scale", "w2_scale", "gathered", "activations")]
     + [(n, "<u8", MAX_RANKS) for n in ("sources", "source_scales", "slots", "finished", "started")]
     + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "out", "stamps", "report", "timeout_ns")]
     + [(n, "<u4") for n in ("hidden", "inter", "blocks", "ranks", "epoch", "tokens", "top_k", "reduce")]
-    + [("pad", "<u8", 6)]
+    + [("result_scale", "<f4"), ("result_inverse", "<f4")]
+    + [(n, "<u8") for n in ("claimed", "seconds", "remote_bytes", "stage")]
+    + [("stagger_ns", "<u4"), ("pad", "<u4", 9)]
 )
 STAMP = np.dtype(
     [(n, "<u8") for n in ("turn_ns", "begin_ns", "computed_ns", "stored_ns", "published_ns")] + [("smid", "<u4"), ("word", "<u4")]
@@ -25,19 +30,26 @@ STAMP = np.dtype(
 REPORT = np.dtype([(n, "<u8") for n in ("begin_ns", "stored_ns", "arrived_ns", "end_ns")])
 NO_ROW = 0xFFFFFFFF
 OWNER_SHIFT = 28
+SUM_ROWS_BITS = 6
 THREADS = 384
 
-Combine = Literal["none", "bf16", "f32"]
-COMBINES: tuple[Combine, ...] = ("none", "bf16", "f32")
+Combine = Literal["none", "bf16", "f32", "fp8"]
+COMBINES: tuple[Combine, ...] = ("none", "bf16", "f32", "fp8")
+#: Bytes of one element of a result row.
+COMBINE_BYTES: dict[str, int] = {"none": 0, "bf16": 2, "f32": 4, "fp8": 1}
 Publish = Literal["release", "elsewhere", "bulk"]
 PUBLISHES: tuple[Publish, ...] = ("release", "elsewhere", "bulk")
 
 RowStore = Literal["st.v4", "bulk"]
 ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
+Claim = Literal["static", "dynamic", "paced"]
+CLAIMS: tuple[Claim, ...] = ("static", "dynamic", "paced")
 
 _STAGES, _STAGE_BYTES = 5, 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
+_SCALES_BYTES = 512
+_HANDED_BYTES = 192  # the ring of claimed tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +60,28 @@ class Build:
     ----------
     fp8 : bool
         e4m3 operands with scales instead of bf16.
-    combine : {'none', 'bf16', 'f32'}
-        What a result row consists of; ``none`` stores nothing, the time that stores are judged against.
+    combine : {'none', 'bf16', 'f32', 'fp8'}
+        What a result row consists of; ``none`` stores nothing, the time that stores are judged against; ``fp8`` is e4m3 with one scale
+        for the whole layer.
     dispatch : bool
         The kernel pulls its rows from their owners; else they are there already.
     publish : {'release', 'elsewhere', 'bulk'}
         How a Linear-1 tile is published: a release by the warpgroup that stored it; the same by another warp of the SM; bulk stores and
         their completion.
     row_store : {'st.v4', 'bulk'}
-        How a result row leaves: 16-byte stores, or one bulk store from shared memory for each 256 bytes.
+        How a result row leaves: 16-byte stores, or one bulk store from shared memory for each segment of 128 columns (f32: 64).
+    presum : bool
+        A token's results of several experts of one rank leave as one row, their weighted sum (`presum`).
     stamps : bool
         Every task leaves its times.
+    claim : {'static', 'dynamic', 'paced'}
+        Where a CTA's tasks come from: its own list; one list of all CTAs, task by task; its own tiles, the pacer choosing between Linear-1
+        and Linear-2 while it runs.
+
+    Raises
+    ------
+    UsageError
+        Sums before sending of rows that cannot be sent so.
     """
 
     fp8: bool = False
@@ -66,13 +89,22 @@ class Build:
     dispatch: bool = False
     publish: Publish = "release"
     row_store: RowStore = "st.v4"
+    presum: bool = False
     stamps: bool = False
+    claim: Claim = "static"
+
+    def __post_init__(self) -> None:
+        if self.presum and (self.combine not in ("bf16", "f32") or self.row_store != "st.v4"):
+            raise UsageError(f"sums before sending, of '{self.combine}' rows by '{self.row_store}'", "rows of bf16 or f32 by st.v4")
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a CTA."""
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
-        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
+        handed = 0 if self.claim == "static" else _HANDED_BYTES
+        scales = 8 * _SCALES_BYTES if self.fp8 else 0
+        barriers = 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
+        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + barriers + handed
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions."""
@@ -82,7 +114,10 @@ class Build:
             "XSTAGE_DISPATCH": str(int(self.dispatch)),
             "XSTAGE_PUBLISH": str(PUBLISHES.index(self.publish)),
             "XSTAGE_ROW_STORE": str(ROW_STORES.index(self.row_store)),
+            "XSTAGE_PRESUM": str(int(self.presum)),
             "XSTAGE_STAMPS": str(int(self.stamps)),
+            "XSTAGE_CLAIM": str(CLAIMS.index(self.claim)),
+            "XSTAGE_PACED_STAGE_BYTES": str(STAGE.itemsize),
             "XSTAGE_PLAN_BYTES": str(PLAN.itemsize),
             "XSTAGE_STAMP_BYTES": str(STAMP.itemsize),
             "XSTAGE_SHARED_BYTES": str(self.shared_bytes),

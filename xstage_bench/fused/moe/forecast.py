@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.task_schedule import NONE, TaskSchedule
-from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE
+from xstage_bench.workloads.shapes import TILE
 
+from .build import COMBINE_BYTES
 from .layer import PADDING, Layer, Rows
 from .order import Order, TaskLists, task_lists
 
@@ -26,8 +27,6 @@ LEADS = (0.5, 1.0, 2.0, 4.0, 8.0)
 #: A short lead waits when a tile is late, a long one leaves a long tail: what the replayed skeleton found best stands first.
 PREFERRED = (2.0, 1.0, 4.0, 8.0, 0.5)
 WORTH_IT, ALIKE = 0.01, 0.005
-#: Bytes of one element of a result row.
-COMBINE_BYTES = {"none": 0, "bf16": 2, "f32": 4}
 STORE_BYTES, STORING_WARPS = 512, 4
 NS_OF_CYCLE_MHZ = 1e3
 
@@ -79,6 +78,12 @@ def tile_times(stamps: NDArray[Any], lists: TaskLists) -> TileTimes:
     )
 
 
+def remote_tile_bytes(rows: Rows, rank: int, combine: str) -> NDArray[np.int64]:
+    """Bytes that one Linear-2 tile of each block sends to other ranks; shape (blocks,)."""
+    owner = rows.owner.reshape(-1, TILE)
+    return np.asarray(((owner != PADDING) & (owner != rank)).sum(axis=1) * TILE * COMBINE_BYTES[combine])
+
+
 def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileTimes, combine: str, sm_clock_mhz: float) -> TaskSchedule:
     """Describe what one rank's GPU does.
 
@@ -90,7 +95,7 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
         Of this rank.
     lists : TaskLists
     times : TileTimes
-    combine : {'none', 'bf16', 'f32'}
+    combine : {'none', 'bf16', 'f32', 'fp8'}
     sm_clock_mhz : float
         Turns the tile times into cycles.
 
@@ -105,7 +110,7 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
     owner = rows.owner.reshape(-1, TILE)
     real = owner != PADDING
     stored = -(-real.sum(axis=1) * segment // unit) * unit
-    away = ((real & (owner != rank)).sum(axis=1) * segment // STORE_BYTES) * STORE_BYTES
+    away = remote_tile_bytes(rows, rank, combine) // STORE_BYTES * STORE_BYTES
     second, block = lists.second, lists.block
     kept = TILE * (TILE // 2) * layer.element_bytes  # activations of a Linear-1 tile
     cycles = np.where(second, round(times.linear2_ns * per_ns), round(times.linear1_ns * per_ns))
@@ -128,20 +133,22 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
     )
 
 
-def kernel_costs(costs: TaskCosts, tasks: TaskSchedule, times: TileTimes) -> TaskCosts:
-    """Return the costs of the replay with this kernel's own in their place.
+def kernel_costs(costs: TaskCosts, tasks: TaskSchedule, times: TileTimes, sm_clock_mhz: float) -> TaskCosts:
+    """Return the costs of the replay with this kernel's own in their place, in cycles of the clock that the tasks are predicted at.
 
     A tile time already contains the hand-over of the tensor cores, and an epilogue takes longer than a plain loop of its stores: it is what
     was measured where nothing leaves the GPU.
     """
     contained = ("compute_excess_cycles.", "turn_cycles.", "store_cycles.")
     known = {name: e for name, e in costs.instrument.items() if not name.startswith(contained)}
-    mhz = costs.sm_clock_mhz or SM_CLOCK_MHZ
+    known["turn_cycles.single"] = _median(
+        0.0, "a group reads its next task while it waits for its turn, behind what its SM has outstanding"
+    )
     usual = TILE * TILE * COMBINE_BYTES["bf16"]  # what a Linear-2 tile stored when its time was read
     for phase, rest_ns in enumerate((times.linear1_rest_ns, times.linear2_rest_ns)):
         size = int(tasks.bytes[tasks.phase == phase].max(initial=0))
         if size:
-            cycles = rest_ns * mhz / NS_OF_CYCLE_MHZ * (size / usual if phase else 1.0)
+            cycles = rest_ns * sm_clock_mhz / NS_OF_CYCLE_MHZ * (size / usual if phase else 1.0)
             stores = size // (tasks.warps * tasks.warp_store_bytes)
             known[f"store_cycles.{stores}"] = _median(cycles, "median over tiles with local destinations")
     return replace(costs, instrument=known)
@@ -171,7 +178,7 @@ def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combi
         Of rank 0.
     times : TileTimes
         Measured on this GPU.
-    combine : {'bf16', 'f32'}
+    combine : {'bf16', 'f32', 'fp8'}
     ctas : int
 
     Notes
@@ -195,11 +202,11 @@ def pick(predicted_ns: Mapping[str, float], usual: str) -> str:
 
 
 def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> TaskPrediction:
-    """Predict one order of rank 0."""
+    """Predict one order of rank 0, without its twin that stores nothing."""
     from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, 0, rows, lists, times, combine, model.sm_clock_mhz)
-    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), tasks, times)
-    return predict_tasks(model, tasks, pair="0>1", costs=costs)
+    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), tasks, times, model.sm_clock_mhz)
+    return predict_tasks(model, tasks, pair="0>1", costs=costs, twin=False)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,17 @@ from xstage_bench.errors import DeviceLostError, UsageError, XStageError
 from xstage_bench.workloads.shapes import TILE
 
 from .build import REPORT, STAMP, Build
+from .forecast import remote_tile_bytes
 from .layer import PADDING, Layer, Rows, rows_of
-from .numbers import TOLERANCE, decode, expected_rows
+from .numbers import decode_rows, expected_rows, tolerance
 from .order import Order, TaskLists, check_lists, task_lists
 from .rank import Kernel, Rank, Stock
 
+if TYPE_CHECKING:
+    from xstage_bench.model.stage import Stage
+
 HOST_TIMEOUT_S = 20.0
+LONGEST_STAGGER_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class Prepared:
     local: bool
     lists: tuple[TaskLists, ...]
     uploaded: tuple[dict[str, Any], ...]
+    stagger_ns: int = 0
 
 
 class Gpus:
@@ -127,15 +133,60 @@ class Group:
             return dict.fromkeys(range(self.layer.ep), self.ranks[rank])
         return {o: self.ranks[o] if o < len(self.ranks) else self.ranks[1 - rank] for o in range(self.layer.ep)}
 
-    def prepare(self, order: Order, build: Build, *, local: bool = False, lists: Sequence[TaskLists] | None = None) -> Prepared:
-        """Make, check and upload the task lists of an order, and load the kernel on every GPU."""
+    def prepare(
+        self,
+        order: Order,
+        build: Build,
+        *,
+        local: bool = False,
+        lists: Sequence[TaskLists] | None = None,
+        stagger_ns: int = 0,
+        stage: Stage | None = None,
+    ) -> Prepared:
+        """Make, check and upload the task lists of an order, and load the kernel on every GPU.
+
+        Parameters
+        ----------
+        order : Order
+        build : Build
+        local : bool
+            Every row stays on its sender's GPU.
+        lists : sequence of TaskLists, optional
+            Of each rank, where they have been made already.
+        stagger_ns : int
+            By which the last CTA begins after the first one; the others between them.
+        stage : Stage, optional
+            What the pacer believes, where the build's claim is ``paced``.
+
+        Raises
+        ------
+        UsageError
+            Unsafe lists, a stagger out of range, or a paced build without a stage.
+        """
+        if not 0 <= stagger_ns <= LONGEST_STAGGER_NS:
+            raise UsageError(f"a stagger of {stagger_ns} ns", f"0 to {LONGEST_STAGGER_NS}")
+        if build.claim == "paced" and stage is None:
+            raise UsageError("a paced build without a stage to believe in", "give model.stage.stage_at(model, SMs, 4)")
         if lists is None:
-            lists = [task_lists(self.layer, rank.rows, order, self.gpus.sms) for rank in self.ranks]
+            lists = [task_lists(self.layer, rank.rows, order, self.gpus.sms, build.claim) for rank in self.ranks]
         for rank, one in zip(self.ranks, lists, strict=True):
-            check_lists(one, rank.rows.blocks, self.layer.shape.linear1_tiles, self.layer.shape.linear2_tiles)
+            check_lists(one, rank.rows.blocks, self.layer.shape.linear1_tiles, self.layer.shape.linear2_tiles, build.claim)
             self.gpus.kernel(rank.device, build)
+            rank.zeroed(build)  # all memory is taken before anything runs
         uploaded = tuple(rank.upload(one, stamps=build.stamps) for rank, one in zip(self.ranks, lists, strict=True))
-        return Prepared(order, build, local, tuple(lists), uploaded)
+        if stage is not None and build.claim == "paced":
+            for rank, one, parts in zip(self.ranks, lists, uploaded, strict=True):
+                away = remote_tile_bytes(rank.rows, rank.rank, build.combine)
+                parts.update(rank.upload_pacing(one, stage, 0 * away if local else away))
+        return Prepared(order, build, local, tuple(lists), uploaded, stagger_ns)
+
+    def with_stamps(self, prepared: Prepared) -> Prepared:
+        """Return the same lists, checked already, for the build whose tasks leave their times."""
+        build = replace(prepared.build, stamps=True)
+        for rank in self.ranks:
+            self.gpus.kernel(rank.device, build)
+        uploaded = tuple(rank.upload(one, stamps=True) for rank, one in zip(self.ranks, prepared.lists, strict=True))
+        return replace(prepared, build=build, uploaded=uploaded)
 
     def run(self, prepared: Prepared, *, reduce: bool = False) -> tuple[Times, ...]:
         """Execute a layer once on all GPUs.
@@ -147,13 +198,20 @@ class Group:
         """
         runtime = self._cupy.cuda.runtime
         plans = [
-            rank.plan(lists, self.ranks, self.places(rank.rank, local=prepared.local), reduce=reduce)
+            rank.plan(
+                lists,
+                self.ranks,
+                self.places(rank.rank, local=prepared.local),
+                prepared.build,
+                reduce=reduce,
+                stagger_ns=prepared.stagger_ns,
+            )
             for rank, lists in zip(self.ranks, prepared.uploaded, strict=True)
         ]
         for rank, plan, lists, stream in zip(self.ranks, plans, prepared.lists, self.gpus.streams, strict=True):
             runtime.setDevice(rank.device)
-            for name in ("ready", "arrived"):
-                runtime.memsetAsync(rank.arrays[name].data.ptr, 0, rank.arrays[name].nbytes, stream.ptr)
+            for array in rank.zeroed(prepared.build):
+                runtime.memsetAsync(array.data.ptr, 0, array.nbytes, stream.ptr)
             self.gpus.kernel(rank.device, prepared.build).launch(plan, lists.ctas, stream.ptr)
         give_up = time.monotonic() + HOST_TIMEOUT_S
         for stream in self.gpus.streams:
@@ -173,7 +231,7 @@ class Group:
         for rank in self.ranks:
             rank.poison()
 
-    def worst_error(self, rank: int, combine: str, blocks: int | None = None) -> float:
+    def worst_error(self, rank: int, build: Build, blocks: int | None = None) -> float:
         """Compare the rows that a rank has sent with the float32 layer; the relative error of the worst block.
 
         Raises
@@ -181,20 +239,22 @@ class Group:
         XStageError
             A block is wrong, or a row was not written; the message names it.
         """
-        me, places, top_k = self.ranks[rank], self.places(rank), self.layer.shape.top_k
+        me, places = self.ranks[rank], self.places(rank)
         rows, worst = me.rows, 0.0
         for block in range(rows.blocks) if blocks is None else np.unique(np.linspace(0, rows.blocks - 1, blocks).astype(int)):
-            self.gpus.use(me.device)
-            expected = expected_rows(self.layer, rows, me.arrays["gathered"], me.arrays["row_scale"], me.weights, int(block)).get()
-            at = slice(block * TILE, block * TILE + int(rows.block_rows[block]))
+            at = np.arange(block * TILE, block * TILE + int(rows.block_rows[block]))
+            if not at.size:  # nothing is routed to this rank
+                continue
+            expected = self._expected_sums(me, at) if build.presum else self._expected(me, at)
             got = np.empty_like(expected)
             for owner in np.unique(rows.owner[at]):
                 mine = rows.owner[at] == owner
                 place = places[owner]
                 self.gpus.use(place.device)
-                got[mine] = decode_rows(place.slots(owner, combine)[rows.token[at][mine] * top_k + rows.k[at][mine]]).get()
+                slot = np.full(int(mine.sum()), rank) if build.presum else rows.k[at][mine]
+                got[mine] = decode_rows(place.slots(owner, build)[rows.token[at][mine], slot]).get()
             error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
-            if not error < TOLERANCE[self.layer.dtype]:
+            if not error < tolerance(self.layer.dtype, build.combine):
                 off = np.linalg.norm(got - expected, axis=1)
                 row = int(np.argmax(np.where(np.isnan(off), np.inf, off)))
                 raise XStageError(
@@ -205,19 +265,36 @@ class Group:
             worst = max(worst, error)
         return worst
 
-    def written(self, combine: str) -> tuple[int, int]:
+    def _expected(self, me: Rank, at: NDArray[Any]) -> NDArray[Any]:
+        """Results of some rows of a rank, all of one expert."""
+        self.gpus.use(me.device)
+        expert = int(me.rows.block_expert[at[0] // TILE])
+        found: NDArray[Any] = expected_rows(self.layer, me.arrays["gathered"], me.arrays["row_scale"], me.weights, expert, at).get()
+        return found
+
+    def _expected_sums(self, me: Rank, at: NDArray[Any]) -> NDArray[Any]:
+        """What leaves for the tokens of some rows of one expert: weighted sums over all rows that the rank has of each token."""
+        sums = me.sums
+        total = np.zeros((at.size, self.layer.shape.hidden), dtype=np.float32)
+        place = dict(zip(sums.token[at].tolist(), range(at.size), strict=True))
+        parts = np.flatnonzero(np.isin(sums.token, sums.token[at]))
+        expert = me.rows.block_expert[parts // TILE]
+        for one in np.unique(expert):
+            mine = parts[expert == one]
+            total[[place[token] for token in sums.token[mine].tolist()]] += sums.weight[mine, None] * self._expected(me, mine)
+        return total
+
+    def written(self, build: Build) -> tuple[int, int]:
         """Count the result rows that all GPUs hold, and those that should be there."""
         have = 0
         for rank in self.ranks:
             self.gpus.use(rank.device)
             for owner in range(self.layer.ep):
-                have += int((~self._cupy.isnan(decode_rows(rank.slots(owner, combine))).any(axis=1)).sum())
+                slots = rank.slots(owner, build)
+                have += int((~self._cupy.isnan(decode_rows(slots.reshape(-1, slots.shape[-1]))).any(axis=1)).sum())
+        if build.presum:
+            return have, sum(rank.sums.sent for rank in self.ranks)
         return have, sum(int((rank.rows.owner != PADDING).sum()) for rank in self.ranks)
-
-
-def decode_rows(rows: Any) -> Any:
-    """Return float32 of result rows."""
-    return rows if rows.dtype == np.float32 else decode(rows)
 
 
 def _times(lists: dict[str, Any]) -> Times:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,10 +81,7 @@ class Layer:
 
     def routes(self) -> IntArray:
         """Expert of each owner's tokens, -1 where masked; shape (ep, tokens, top_k)."""
-        s = self.shape
-        chosen = route(s.experts, s.top_k, self.ep * self.tokens, self.routing, self.seed).reshape(self.ep, self.tokens, s.top_k)
-        dropped = np.random.default_rng(self.seed + 1).random(chosen.shape) < self.masked
-        return np.where(dropped, -1, chosen)
+        return _routes(self)
 
     def weights(self) -> NDArray[np.float32]:
         """Weight of each (token, k) of each owner, 0 where masked and else summing to 1; shape (ep, tokens, top_k)."""
@@ -91,6 +89,17 @@ class Layer:
         raw = np.where(chosen >= 0, np.random.default_rng(self.seed + 2).uniform(0.5, 1.5, chosen.shape), 0.0)
         shares: NDArray[np.float32] = (raw / np.maximum(raw.sum(axis=2, keepdims=True), 1e-9)).astype(np.float32)
         return shares
+
+
+@lru_cache(maxsize=2)
+def _routes(layer: Layer) -> IntArray:
+    """Kept: every rank of a layer asks several times, and GPUs wait meanwhile."""
+    s = layer.shape
+    chosen = route(s.experts, s.top_k, layer.ep * layer.tokens, layer.routing, layer.seed).reshape(layer.ep, layer.tokens, s.top_k)
+    dropped = np.random.default_rng(layer.seed + 1).random(chosen.shape) < layer.masked
+    routes = np.where(dropped, -1, chosen)
+    routes.setflags(write=False)
+    return routes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,9 +5,9 @@ Times are from the common start of all GPUs until every rank's rows have arrived
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,17 +15,31 @@ from xstage_bench.fused.spread import spread
 from xstage_bench.workloads.moe import default_experts_per_wave
 from xstage_bench.workloads.shapes import TILE
 
-from .build import Build, Combine
-from .forecast import COMBINE_BYTES, LEADS
+from .build import COMBINE_BYTES, Build, Combine, Publish
+from .forecast import LEADS, TileTimes
 from .group import Group, Prepared
 from .layer import PADDING, Layer, Rows
 from .order import Order
+
+if TYPE_CHECKING:
+    from xstage_bench.model.stage import Stage
 
 #: Of one direction while the other is as busy, GB/s: what the bound divides by where no model is given.
 LINK_GB_PER_S = 355.0
 WARM_UP = 1
 #: Up to how many tokens a rank all slots are counted: beyond, that takes longer than the measurement.
 COUNTED_TOKENS = 2048
+#: How Linear-1 tiles are published where nothing else is said: the fastest of the three in most cases measured (docs/moe.md).
+PUBLISH: Publish = "elsewhere"
+#: Other ways to execute the chosen order: the variant's name, and what it changes in the build.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "chosen fp8 rows": {"combine": "fp8"},
+    "chosen presum": {"presum": True},
+    "chosen dispatch": {"dispatch": True},
+    "chosen publish release": {"publish": "release"},
+    "chosen publish bulk": {"publish": "bulk"},
+    "dynamic": {"claim": "dynamic"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +54,46 @@ class Variant:
     build : Build
     local : bool
         Every row stays on its sender's GPU.
+    stagger_ns : int
+        By which the last CTA begins after the first one.
+    stage : Stage, optional
+        What the pacer believes.
     """
 
     name: str
     order: Order
     build: Build
     local: bool = False
+    stagger_ns: int = 0
+    stage: Stage | None = None
+
+
+def usual_wave(layer: Layer, rows: Rows, ctas: int) -> int:
+    """Return how many experts the public kernel takes in a wave."""
+    local = layer.local_experts
+    return default_experts_per_wave(layer.shape, float(rows.block_rows.sum()) / local, local, ctas)
 
 
 def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
     """Return Expert-Wave as the public kernel chooses its waves, and with half, twice and four times as many experts."""
     local = layer.local_experts
-    usual = default_experts_per_wave(layer.shape, float(rows.block_rows.sum()) / local, local, ctas)
+    usual = usual_wave(layer, rows, ctas)
     fitting = [n for n in (usual // 2, usual, 2 * usual, 4 * usual) if 1 <= n <= local and local % n == 0]
     return [Order("wave", n) for n in sorted(set(fitting))]
 
 
-def case_variants(layer: Layer, rows: Rows, chosen: Order, combine: Combine, ctas: int, *, search: bool) -> list[Variant]:
+def case_variants(
+    layer: Layer,
+    rows: Rows,
+    chosen: Order,
+    combine: Combine,
+    ctas: int,
+    *,
+    search: bool,
+    options: bool = False,
+    times: TileTimes | None = None,
+    stage: Stage | None = None,
+) -> list[Variant]:
     """Return what one case times.
 
     Parameters
@@ -66,36 +103,60 @@ def case_variants(layer: Layer, rows: Rows, chosen: Order, combine: Combine, cta
         Of rank 0.
     chosen : Order
         By the model.
-    combine : {'bf16', 'f32'}
+    combine : {'bf16', 'f32', 'fp8'}
     ctas : int
     search : bool
         Every lead and the serial order too, for the regret of the choice.
+    options : bool
+        `OPTIONS` too, and the usual wave with dispatch: what of a gain is left when rows are pulled meanwhile; tasks chosen by the pacer,
+        which needs `stage`; CTAs begun one after another over the time of a Linear-1 and a Linear-2 tile, which needs `times`.
+    times : TileTimes, optional
+    stage : Stage, optional
+        Of all SMs, four warps each.
     """
-    build = Build(fp8=layer.dtype == "fp8", combine=combine)
-    silent = Build(fp8=build.fp8, combine="none")
+    build = Build(fp8=layer.dtype == "fp8", combine=combine, publish=PUBLISH)
+    silent = replace(build, combine="none")
     waves = wave_orders(layer, rows, ctas)
     out = [Variant(f"wave {o.experts_per_wave}", o, build) for o in waves]
     out += [Variant("chosen", chosen, build), Variant("chosen alone", chosen, silent), Variant("chosen local", chosen, build, True)]
-    out += [Variant("wave alone", waves[len(waves) // 2], silent), Variant("chosen bulk rows", chosen, replace(build, row_store="bulk"))]
+    out += [
+        Variant("wave alone", Order("wave", usual_wave(layer, rows, ctas)), silent),
+        Variant("chosen bulk rows", chosen, replace(build, row_store="bulk")),
+    ]
+    if options:
+        out += [Variant(name, chosen, replace(build, **changes)) for name, changes in OPTIONS.items()]
+        out += [Variant("wave dispatch", Order("wave", usual_wave(layer, rows, ctas)), replace(build, dispatch=True))]
     if search:
         out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in LEADS))]
+    if options:
+        if stage is not None:
+            out.append(Variant("paced", chosen, replace(build, claim="paced"), stage=stage))
+        if times is not None:
+            out.append(Variant("chosen staggered", chosen, build, stagger_ns=round(times.linear1_ns + times.linear2_ns)))
+    return out
+
+
+def prepare(group: Group, variants: Sequence[Variant], lists: Mapping[Order, Any] | None = None) -> dict[str, Prepared]:
+    """Make every variant ready for `measure`, by its name; `lists` that are there already are not made again."""
+    out = {}
+    for v in variants:
+        made = (lists or {}).get(v.order) if v.build.claim == "static" else None
+        out[v.name] = group.prepare(v.order, v.build, local=v.local, lists=made, stagger_ns=v.stagger_ns, stage=v.stage)
     return out
 
 
 def measure(
-    group: Group, variants: Sequence[Variant], repetitions: int, rng: np.random.Generator, lists: dict[Order, Any] | None = None
+    group: Group, variants: Sequence[Variant], prepared: Mapping[str, Prepared], repetitions: int, rng: np.random.Generator
 ) -> dict[str, Any]:
     """Time variants in a fresh random order in every repetition, after each was checked against float32 on some blocks.
 
     Returns
     -------
     dict
-        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, and ``relative_error`` of the variants that deliver.
+        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, ``remote_bytes`` of the rank that sends most, and
+        ``relative_error`` of the variants that are checked.
     """
-    prepared: dict[str, Prepared] = {}
-    for v in variants:
-        prepared[v.name] = group.prepare(v.order, v.build, local=v.local, lists=(lists or {}).get(v.order))
-    checked = ("chosen", "chosen bulk rows", variants[0].name)  # the last: a wave order
+    checked = ("chosen", "chosen bulk rows", *OPTIONS, "paced", "chosen staggered", variants[0].name)  # the last: a wave order
     errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
     found: dict[str, list[tuple[float, float]]] = {v.name: [] for v in variants}
     for repetition in range(repetitions + WARM_UP):
@@ -106,7 +167,7 @@ def measure(
     out: dict[str, Any] = {}
     for name, rows in found.items():
         arrived, stored = np.array(rows).T
-        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored)}
+        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored), "remote_bytes": sent_bytes(group, prepared[name])}
         if name in errors:
             out[name]["relative_error"] = errors[name]
     return out
@@ -124,19 +185,28 @@ def check(group: Group, prepared: Prepared, blocks: int = 2) -> float:
 
     group.poison()
     group.run(prepared)
-    combine = prepared.build.combine
-    worst = max(group.worst_error(rank, combine, blocks) for rank in range(len(group.ranks)))
+    worst = max(group.worst_error(rank, prepared.build, blocks) for rank in range(len(group.ranks)))
     if group.layer.tokens > COUNTED_TOKENS:
         return worst
-    have, want = group.written(combine)
+    have, want = group.written(prepared.build)
     if have != want:
         raise XStageError(f"{have} result rows were written, {want} should be", "the kernel is wrong here: please report it")
     return worst
 
 
-def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str) -> int:
-    """Bytes that a rank sends to others."""
-    return int(((rows.owner != PADDING) & (rows.owner != rank)).sum()) * hidden * COMBINE_BYTES[combine]
+def sent_bytes(group: Group, prepared: Prepared) -> int:
+    """Bytes that leave the GPU of the rank that sends most."""
+    build = prepared.build
+    if prepared.local:
+        return 0
+    return max(remote_bytes(r.rows, r.rank, group.layer.shape.hidden, build.combine, presum=build.presum) for r in group.ranks)
+
+
+def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str, *, presum: bool = False) -> int:
+    """Bytes that a rank sends to others: a row for each of its rows, or, summed before sending, for each token it has rows of."""
+    away = (rows.owner != PADDING) & (rows.owner != rank)
+    count = np.unique(rows.owner[away] << 32 | rows.token[away]).size if presum else int(away.sum())
+    return count * hidden * COMBINE_BYTES[combine]
 
 
 def flops(layer: Layer, rows: Rows) -> int:

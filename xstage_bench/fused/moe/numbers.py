@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.workloads.shapes import TILE
+from .layer import IntArray, Layer
 
-from .layer import Layer, Rows
-
-#: Relative error above which a row is wrong, by type of the operands.
+#: Relative error above which a row is wrong, by type of the operands, or of the row where that is coarser.
 TOLERANCE = {"bf16": 1e-2, "fp8": 6e-2}
-#: A thread's order of 16 FP8 activations: gate groups of eight in pairs (cuda/moe_epilogue.cuh).
+#: A thread's order of 16 FP8 columns, of activations and of result rows: groups of eight in pairs (cuda/moe_epilogue.cuh).
 FP8_ORDER = np.array([8 * (i // 2 % 2) + 2 * (i // 4) + i % 2 for i in range(16)])
+#: Of e4m3 result rows, one for the layer, fixed in advance like the activations': a row's RMS of 0.6 becomes 10. From there 45 RMS saturate
+#: and what is below RMS / 640 loses bits, so rows 4 times as large or 16 times as small are as exact. A power of two rounds nothing.
+RESULT_SCALE = 1.0 / 16
 _E4M3_LARGEST = 448.0
 
 
@@ -79,12 +80,26 @@ def decode(values: Any) -> Any:
     return cupy.asarray(_e4m3_table())[values]
 
 
-def expected_rows(layer: Layer, rows: Rows, gathered: Any, row_scale: Any, weights: Weights, block: int) -> Any:
-    """Return what the rows of one block must become, float32, shape (rows of the block, hidden)."""
+def decode_rows(rows: Any) -> Any:
+    """Return float32 of result rows, shape (rows, hidden), of any type that the kernel can send."""
+    if rows.dtype == np.float32:
+        return rows
+    values = decode(rows)
+    if rows.dtype == np.uint8:
+        values = values.reshape(len(rows), -1, 16)[:, :, np.argsort(FP8_ORDER)].reshape(rows.shape) * np.float32(RESULT_SCALE)
+    return values
+
+
+def tolerance(dtype: str, combine: str) -> float:
+    """Return the relative error above which a result row of type `combine` is wrong."""
+    return max(TOLERANCE[dtype], TOLERANCE["fp8" if combine == "fp8" else "bf16"])
+
+
+def expected_rows(layer: Layer, gathered: Any, row_scale: Any, weights: Weights, expert: int, mine: IntArray) -> Any:
+    """Return what some rows of one expert must become, float32, shape (rows, hidden)."""
     import cupy
 
-    s, expert = layer.shape, int(rows.block_expert[block])
-    mine = slice(block * TILE, block * TILE + int(rows.block_rows[block]))
+    s = layer.shape
     x = decode(gathered[mine]) * row_scale[mine, None]
     both = x @ (decode(weights.w1[expert]) * weights.w1_scale[expert][:, None]).T
     parts = both.reshape(len(x), s.inter // 8, 2, 8)

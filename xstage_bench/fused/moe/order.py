@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from xstage_bench.errors import UsageError
 from xstage_bench.workloads.deal import deal_tiles
 from xstage_bench.workloads.moe import default_experts_per_wave
 
+from .build import Claim
 from .layer import Layer, Rows
 
 IntArray = NDArray[np.int64]
@@ -49,7 +50,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskLists:
-    """Tasks of all CTAs; those of CTA c are ``words[first[c]:first[c + 1]]``, executed in this order by two warpgroups in turn."""
+    """Tasks of all CTAs; those of CTA c are ``words[first[c]:first[c + 1]]``, executed in this order by two warpgroups in turn.
+
+    Where tasks are claimed (`build.Claim`): ``dynamic``, all are in the list of CTA 0, in the order in which they are claimed; ``paced``,
+    each CTA's Linear-1 tiles lie before its Linear-2 tiles, each kind in its order.
+    """
 
     words: Words
     first: IntArray
@@ -75,8 +80,8 @@ class TaskLists:
         return (self.words & COLUMN_MASK).astype(np.int64)
 
 
-def task_lists(layer: Layer, rows: Rows, order: Order, ctas: int) -> TaskLists:
-    """Deal the tiles of a rank's rows to CTAs.
+def task_lists(layer: Layer, rows: Rows, order: Order, ctas: int, claim: Claim = "static") -> TaskLists:
+    """Deal the tiles of a rank's rows to CTAs; `claim` as of the `Build` that executes them.
 
     Raises
     ------
@@ -93,18 +98,36 @@ def task_lists(layer: Layer, rows: Rows, order: Order, ctas: int) -> TaskLists:
     wave = np.unique(rows.block_expert // per_wave, return_inverse=True)[1].astype(np.int64)
     within = np.arange(rows.blocks) - np.searchsorted(rows.block_expert, rows.block_expert)
     group = rows.block_expert * rows.blocks + within // order.group_blocks
-    deal = deal_tiles(wave, shape.linear1_tiles, shape.linear2_tiles, ctas, order.kind, order.lead, "block", group)
+    n1, n2 = shape.linear1_tiles, shape.linear2_tiles
+    deal = deal_tiles(wave, n1, n2, ctas, order.kind, order.lead, "block", group, together=claim == "dynamic")
     words = deal.second.astype(np.uint32) << SECOND_BIT | deal.block.astype(np.uint32) << BLOCK_SHIFT | deal.column.astype(np.uint32)
+    if claim == "paced":
+        words = words[np.lexsort((deal.second, deal.producer))]
     return TaskLists(words.astype(np.uint32), np.searchsorted(deal.producer, np.arange(ctas + 1)).astype(np.int64))
 
 
-def check_lists(lists: TaskLists, blocks: int, linear1_tiles: int, linear2_tiles: int) -> None:
+def linear2_from(lists: TaskLists) -> IntArray:
+    """Where the Linear-2 words of each CTA begin, if they lie behind its Linear-1 words; shape (ctas,)."""
+    before = np.append(0, np.cumsum(~lists.second))
+    return np.asarray(lists.first[:-1] + before[lists.first[1:]] - before[lists.first[:-1]])
+
+
+def check_lists(lists: TaskLists, blocks: int, linear1_tiles: int, linear2_tiles: int, claim: Claim = "static") -> None:
     """Refuse lists that could hang or leave work undone; every launch passes through here.
 
     Raises
     ------
     UsageError
-        A tile is missing, there twice or does not exist, or Linear-2 tiles wait for Linear-1 tiles that lie behind them.
+        A tile is missing, there twice or does not exist; Linear-2 tiles wait for Linear-1 tiles that lie behind them; or the tiles do not
+        lie as this way to claim them needs it.
+
+    Notes
+    -----
+    ``dynamic``: whatever CTAs claim, nothing hangs if one CTA alone could execute the list in order, that is, if every block's Linear-1
+    tiles lie before its Linear-2 tiles. Of all tiles that wait, take the first one in the list: the Linear-1 tiles of its block lie before
+    it, so they have been claimed, each by a CTA that executes its claims in the order of the list and waits nowhere before. How many tasks
+    a CTA has claimed ahead does not matter: they lie behind the one with which it waits. ``paced``: a CTA waits only when it has no
+    Linear-1 tile left, so any order within a kind is safe.
     """
     wanted = np.concatenate([_all_words(blocks, linear1_tiles, 0), _all_words(blocks, linear2_tiles, 1)])
     have, count = np.unique(lists.words, return_counts=True)
@@ -115,7 +138,15 @@ def check_lists(lists: TaskLists, blocks: int, linear1_tiles: int, linear2_tiles
     ):
         if wrong.size:
             raise UsageError(f"the task lists are unsafe: {_describe(int(wrong[0]))} {what}", "make them with task_lists")
-    stuck = _stuck(lists, blocks, linear1_tiles)
+    if lists.first[0] != 0 or lists.first[-1] != lists.words.size or (np.diff(lists.first) < 0).any():
+        raise UsageError("the task lists are unsafe: some tiles are in no list", "make them with task_lists")
+    if claim == "paced":
+        turned = np.flatnonzero(np.diff(2 * np.repeat(np.arange(lists.ctas), np.diff(lists.first)) + lists.second) < 0)
+        if turned.size:
+            what = _describe(int(lists.words[turned[0] + 1]))
+            raise UsageError(f"the task lists are unsafe: {what} lies behind a Linear-2 tile", "make them with task_lists for paced claims")
+    alone = replace(lists, first=np.array([0, lists.words.size])) if claim == "dynamic" else lists
+    stuck = _stuck(alone, blocks, linear1_tiles)
     if stuck is not None:
         raise UsageError(
             f"the task lists are unsafe: {_describe(stuck)} waits for Linear-1 tiles of its block that lie behind tasks that wait too",

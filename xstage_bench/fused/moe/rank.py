@@ -7,18 +7,23 @@ lie on the peer: what a sender does is what it would do among `ep` GPUs, what a 
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.device.cuda.pacing import packed_stage
 from xstage_bench.fused.tensor_map import boxes
 from xstage_bench.workloads.shapes import TILE
 
-from .build import NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Build
+from .build import COMBINE_BYTES, NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Build
 from .layer import PADDING, Layer, Rows
-from .numbers import Weights, activation_scales, make_tokens, make_weights
-from .order import TaskLists
+from .numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
+from .order import TaskLists, linear2_from
+from .presum import Sums, sums_of, upload_sums
+
+if TYPE_CHECKING:
+    from xstage_bench.model.stage import Stage
 
 TIMEOUT_NS = 2_000_000_000
 POISON = 0xFF  # twice or four times: NaN, which no result is
@@ -83,7 +88,9 @@ class Rank:
         s = layer.shape
         self.weights = stock.weights(layer, rank)
         self.tokens = stock.tokens(layer)
-        self._slots = {o: stock.slots(o, layer.tokens * s.top_k * s.hidden * 4) for o in range(layer.ep)}
+        self._sums: Sums | None = None
+        self._sum_arrays: dict[str, Any] | None = None
+        self._slots = {o: stock.slots(o, layer.tokens * max(s.top_k, layer.ep) * s.hidden * 4) for o in range(layer.ep)}
         count, element = rows.blocks * TILE, cupy.uint8 if layer.dtype == "fp8" else cupy.uint16
         real = rows.owner != PADDING
         slot = np.where(real, rows.owner << OWNER_SHIFT | rows.token * s.top_k + rows.k, NO_ROW)
@@ -99,6 +106,7 @@ class Rank:
             "row_source": cupy.asarray(source.astype(np.uint32)),
             "ready": cupy.zeros(rows.blocks, dtype=cupy.uint32),
             "arrived": cupy.zeros(rows.blocks, dtype=cupy.uint32),
+            "claimed": cupy.zeros(1, dtype=cupy.uint32),
             "counts": cupy.zeros(64, dtype=cupy.uint32),
             "weights": cupy.asarray(layer.weights()[rank].ravel()),
             "out": cupy.empty((layer.tokens, s.hidden), dtype=cupy.uint16),
@@ -117,14 +125,33 @@ class Rank:
             "act_out": boxes(a["activations"].data.ptr, element, (s.inter, count, 1), (TILE // 2, 16)),
         }
 
-    def slots(self, owner: int, combine: str) -> Any:
-        """Return the result rows of an owner on this GPU, shape (tokens * top_k, hidden)."""
+    def slots(self, owner: int, build: Build) -> Any:
+        """Return the result rows of an owner on this GPU, encoded, shape (tokens, top_k, hidden); with presum (tokens, ep, hidden)."""
+        s, each = self.layer.shape, self.layer.ep if build.presum else self.layer.shape.top_k
+        count = self.layer.tokens * each
+        raw = self._slots[owner][: count * s.hidden * COMBINE_BYTES[build.combine]]
+        return raw.view({"bf16": np.uint16, "f32": np.float32, "fp8": np.uint8}[build.combine]).reshape(self.layer.tokens, each, s.hidden)
+
+    @property
+    def sums(self) -> Sums:
+        """What of this rank's rows is summed before sending."""
+        if self._sums is None:
+            self._sums = sums_of(self.layer, self.rows)
+        return self._sums
+
+    def load_sums(self) -> dict[str, Any]:
+        """Return the arrays of sums before sending; the first call takes their memory."""
         import cupy
 
-        s, wide = self.layer.shape, combine == "f32"
-        count = self.layer.tokens * s.top_k
-        raw = self._slots[owner][: count * s.hidden * (4 if wide else 2)]
-        return raw.view(cupy.float32 if wide else cupy.uint16).reshape(count, s.hidden)
+        if self._sum_arrays is None:
+            cupy.cuda.Device(self.device).use()
+            self._sum_arrays = upload_sums(self.layer, self.rank, self.rows, self.sums)
+        return self._sum_arrays
+
+    def zeroed(self, build: Build) -> list[Any]:
+        """Return the arrays that must be zero when the kernel begins."""
+        sums = self.load_sums() if build.presum else {}
+        return [*(self.arrays[name] for name in ("ready", "arrived", "claimed")), *(sums[name] for name in ("sums", "sum_counts") if sums)]
 
     def gather(self) -> None:
         """Bring the rows by ordinary means: the kernel's input without dispatch, and what its dispatch is compared with."""
@@ -146,19 +173,43 @@ class Rank:
             "report": cupy.zeros(REPORT.itemsize * lists.ctas, dtype=cupy.uint8),
         }
 
-    def plan(self, lists: dict[str, Any], peers: list[Rank], places: dict[int, Rank], *, reduce: bool = False) -> NDArray[Any]:
+    def upload_pacing(self, lists: TaskLists, stage: Stage, tile_bytes: NDArray[np.int64]) -> dict[str, Any]:
+        """Return what a paced claim reads: where each CTA's Linear-2 tiles begin, what a tile of each block sends away, the stage."""
+        import cupy
+
+        cupy.cuda.Device(self.device).use()
+        return {
+            "seconds": cupy.asarray(linear2_from(lists).astype(np.uint32)),
+            "remote_bytes": cupy.asarray(tile_bytes.astype(np.uint32)),
+            "stage": cupy.asarray(packed_stage(stage).view(np.uint8)),
+        }
+
+    def plan(
+        self,
+        lists: dict[str, Any],
+        peers: list[Rank],
+        places: dict[int, Rank],
+        build: Build,
+        *,
+        reduce: bool = False,
+        stagger_ns: int = 0,
+    ) -> NDArray[Any]:
         """Return the plan of one launch; each call counts an epoch, so each plan is launched once.
 
         Parameters
         ----------
         lists : dict
-            Of `upload`.
+            Of `upload`, and of `upload_pacing` where tasks are paced.
         peers : list of Rank
             All computing ranks, this one too.
         places : dict of owner to Rank
             Whose GPU has the owner's tokens and slots.
+        build : Build
+            Of the kernel.
         reduce : bool
             Sum the rows of this rank's own tokens at the end.
+        stagger_ns : int
+            By which the last CTA begins after the first one; the others between them.
         """
         self.epoch += 1
         s, layer, a = self.layer.shape, self.layer, self.arrays
@@ -167,7 +218,7 @@ class Rank:
             plan[name][0] = tensor
         for name in ("gathered", "row_scale", "activations", "act_scale", "block_expert", "block_rows", "row_slot", "row_source"):
             plan[name] = a[name].data.ptr
-        for name in ("ready", "arrived", "weights", "out"):
+        for name in ("ready", "arrived", "claimed", "weights", "out"):
             plan[name] = a[name].data.ptr
         for name, array in (("w1_scale", self.weights.w1_scale), ("w2_scale", self.weights.w2_scale), *lists.items()):
             plan[name] = array.data.ptr
@@ -180,6 +231,7 @@ class Rank:
             plan["started"][0, i] = peer.arrays["counts"].data.ptr + 128
         plan["own_slots"] = self.address(self.rank)
         plan["own_finished"], plan["own_started"] = a["counts"].data.ptr, a["counts"].data.ptr + 128
+        plan["result_scale"], plan["result_inverse"] = RESULT_SCALE, 1 / RESULT_SCALE
         plan["timeout_ns"], plan["hidden"], plan["inter"], plan["blocks"] = TIMEOUT_NS, s.hidden, s.inter, self.rows.blocks
         plan["ranks"], plan["epoch"], plan["tokens"], plan["top_k"], plan["reduce"] = (
             len(peers),
@@ -188,6 +240,11 @@ class Rank:
             s.top_k,
             int(reduce),
         )
+        if build.presum:
+            plan["top_k"] = layer.ep
+            for name, array in self.load_sums().items():
+                plan[name] = array.data.ptr
+        plan["stagger_ns"] = stagger_ns
         return plan
 
     def address(self, owner: int) -> int:

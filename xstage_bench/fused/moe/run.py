@@ -27,7 +27,7 @@ class Options:
         Run folder or model.json that chooses the orders; without one a lead of one tile.
     devices : tuple of int
         GPUs of the first ranks.
-    combines : tuple of {'bf16', 'f32'}
+    combines : tuple of {'bf16', 'f32', 'fp8'}
         What result rows consist of.
     repetitions : int
         Of each variant, after one that does not count.

@@ -20,15 +20,17 @@ import numpy as np
 
 from xstage_bench.errors import DeviceLostError, WaivedError, XStageError
 from xstage_bench.fused.spread import spread
+from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape
 
 from .build import Build, Combine
-from .forecast import LEADS, Choice, TileTimes, choose_order, tile_times
+from .forecast import LEADS, STORING_WARPS, Choice, TileTimes, choose_order, tile_times
 from .group import Gpus, Group
 from .layer import DTYPES, Layer, Rows, rows_of
-from .measure import LINK_GB_PER_S, case_variants, flops, measure, remote_bytes, wave_orders
+from .measure import LINK_GB_PER_S, case_variants, flops, measure, prepare, remote_bytes, usual_wave, wave_orders
 from .order import Order, TaskLists, task_lists
+from .stalls import measure_stalls, predicted
 from .unfused import unfused_us
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ TOKENS = (512, 2048, 8192)
 COMBINES: tuple[Combine, ...] = ("bf16", "f32")
 #: Where every order is measured.
 SEARCHED_SHAPES, SEARCHED_TOKENS = ("keye-vl-2", "qwen3.5", "dsv4-flash"), 2048
+#: Where the options beyond the paper are measured, with bf16 rows.
+OPTIONS_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +147,30 @@ def _tile_times(cases: Sequence[Case], gpus: Gpus, put: Callable[[str, Any], Non
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What other processes have made for a case: rows of each rank, the choice of each width, lists of each order."""
+    """What other processes have made for a case: rows of each rank, choice and stalls of each width, lists of each order, tile times."""
 
     rows: list[Rows]
     choices: dict[str, Choice]
+    stalls: dict[str, dict[str, dict[str, Any]]]
     lists: dict[Order, list[TaskLists]]
+    times: TileTimes | None
 
 
 def _make(case: Case, combines: Sequence[str], model: Path | None, times: TileTimes | None, ranks: int, ctas: int) -> _Made:
     layer = case.layer
     rows = [rows_of(layer, rank) for rank in range(ranks)]
     choices = {x: Choice(Order("interleaved"), {}) for x in combines}
+    stalls: dict[str, dict[str, dict[str, Any]]] = {x: {} for x in combines}
+    usual = Order("wave", usual_wave(layer, rows[0], ctas))
     if model is not None and times is not None:
         choices = {x: choose_order(_model(model), layer, rows[0], times, x, ctas) for x in combines}
+        for x, choice in choices.items():
+            for which, order in (("wave", usual), ("chosen", choice.order)):
+                stalls[x][which] = predicted(_model(model), layer, rows[0], times, x, ctas, order)
     orders = {*(c.order for c in choices.values()), *wave_orders(layer, rows[0], ctas)}
     if case.searched:
         orders |= {Order("serial"), *(Order("interleaved", lead=lead) for lead in LEADS)}
-    return _Made(rows, choices, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders})
+    return _Made(rows, choices, stalls, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders}, times)
 
 
 @cache
@@ -173,9 +184,14 @@ def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], r
     layer, rows = case.layer, made.rows
     group = Group(layer, gpus, rows)
     for combine in job["combines"]:
+        options = case.tokens == OPTIONS_TOKENS and combine == "bf16"
         chosen, predicted = made.choices[combine].order, made.choices[combine].predicted_ns
-        variants = case_variants(layer, rows[0], chosen, combine, gpus.sms, search=case.searched)
-        found = measure(group, variants, job["repetitions"], rng, made.lists)
+        stage = None if job["model"] is None or not options else stage_at(_model(job["model"]), gpus.sms, STORING_WARPS)
+        variants = case_variants(
+            layer, rows[0], chosen, combine, gpus.sms, search=case.searched, options=options, times=made.times, stage=stage
+        )
+        prepared = prepare(group, variants, made.lists)
+        found = measure(group, variants, prepared, job["repetitions"], rng)
         volume = max(remote_bytes(one, rank, layer.shape.hidden, combine) for rank, one in enumerate(rows))
         row = {
             "key": case.key(combine),
@@ -195,6 +211,7 @@ def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], r
             "drain_us": volume / LINK_GB_PER_S / 1e3,
             "flops": max(flops(layer, one) for one in rows),
             "variants": found,
+            "stalls": measure_stalls(group, prepared, made.stalls[combine]),
             "unfused_us": None,
         }
         if job["unfused"] and combine == "bf16" and case.routing == "balanced":
@@ -207,8 +224,13 @@ def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], r
 
 def best_wave(row: Mapping[str, Any]) -> str:
     """Return the fastest Expert-Wave variant of a row: its own best number of experts a wave."""
-    waves = [name for name in row["variants"] if name.startswith("wave ") and name != "wave alone"]
+    waves = [name for name in row["variants"] if is_wave(name)]
     return str(min(waves, key=lambda name: row["variants"][name]["arrived_us"]["value"]))
+
+
+def is_wave(name: str) -> bool:
+    """Whether a variant is Expert-Wave in its usual form, with so many experts a wave."""
+    return name.startswith("wave ") and name.removeprefix("wave ").isdigit()
 
 
 def _line(row: Mapping[str, Any]) -> str:

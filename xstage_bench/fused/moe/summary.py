@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .suite import best_wave
+from .skeleton import ENOUGH
+from .stalls import CLOSE_US, pairs_of
+from .suite import best_wave, is_wave
 
 #: Shapes that the paper measures; the eighth is Keye-VL-2.0.
 PAPER = ("qwen3.5", "hy3", "dsv4-flash", "glm-5.2", "mimo-v2.5", "dit-moe", "dsv4-pro")
@@ -24,7 +26,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     us = {name: v["arrived_us"]["value"] for name, v in row["variants"].items()}
     wave = best_wave(row)
     alone = min(us["chosen alone"], us["wave alone"])
-    searched = {name: value for name, value in us.items() if name.startswith(("search ", "wave ")) and name != "wave alone"}
+    searched = {name: value for name, value in us.items() if name.startswith("search ") or is_wave(name)}
     return {
         "shape": row["shape"],
         "dtype": row["dtype"],
@@ -40,6 +42,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "bulk_rows_us": us.get("chosen bulk rows"),
         "bound_us": max(alone, row["drain_us"]),
         "skeleton_gain": row.get("skeleton_gain"),
+        "skeleton_reason": row.get("skeleton_reason", "no replay was attached (tools/moe_skeletons.py attach)"),
         "predicted_gain": row.get("predicted_gain"),
         "unfused_us": None if row["unfused_us"] is None else row["unfused_us"]["value"],
         "gain": us[wave] / us["chosen"],
@@ -47,8 +50,17 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "experts_per_wave": int(wave.split()[1]),
         "drain_us": row["drain_us"],
         "tflops_alone": row["flops"] / alone / 1e6,
+        "stalls": _stalls(row),
         "regret": us["chosen"] / min(*searched.values(), us["chosen"]) - 1 if any(n.startswith("search ") for n in us) else None,
     }
+
+
+def _stalls(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Stalls and store spans per Linear-2 tile under both orders, us; None in a document without them."""
+    both = row.get("stalls")
+    if both is None:
+        return None
+    return {which: {k: one[k] for k in ("measured_us", "predicted_us", "store_span_us")} for which, one in both.items()}
 
 
 def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dict[str, Any]:
@@ -56,6 +68,8 @@ def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dic
     light = [row for row in mine if row["drain_us"] < row["alone_us"]]
     paper = [row for row in mine if row["shape"] in PAPER]
     regrets = [row["regret"] for row in mine if row["regret"] is not None]
+    reached = [row["gain"] / row["skeleton_gain"] for row in mine if row["skeleton_gain"] is not None]
+    stalls = [pair for row in mine for pair in pairs_of(row)]
     return {
         "combine": combine,
         "dtype": dtype,
@@ -68,6 +82,11 @@ def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dic
         if light
         else None,
         "median_over_bound": float(np.median([row["interleaved_us"] / row["bound_us"] for row in mine])),
+        "skeletons": len(reached),
+        "median_of_skeleton_gain": float(np.median(reached)) if reached else None,
+        "reach_0.9_of_skeleton_gain": float(np.mean([share >= ENOUGH for share in reached])) if reached else None,
+        "stalls": len(stalls),
+        "stalls_within_1_us": float(np.mean([abs(a - b) <= CLOSE_US for a, b in stalls])) if stalls else None,
         "median_regret": float(np.median(regrets)) if regrets else None,
         "largest_regret": max(regrets) if regrets else None,
     }

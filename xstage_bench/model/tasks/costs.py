@@ -25,6 +25,8 @@ from xstage_bench.task_schedule import TaskSchedule
 REFERENCE = "reference/task-costs.json"
 #: Warps per role that the probe of `store_cycles.N` stores with.
 STORE_WARPS = 4
+#: What a role needs from the end of one of its tasks to the start of its next.
+_AGAIN = "turn_cycles.single"
 _STORE, _BOTH, _ONE = "store_cycles.", "drain_gb_per_s.both_ways", "drain_gb_per_s.one_way"
 
 
@@ -94,7 +96,8 @@ def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
     -----
     What a role needs from the end of one of its tasks to the next is what ``single`` shows between any two; in ``ping_pong`` only the turn
     at the tensor cores is left of it, unless the role has been late. An event is as late as where every SM signals and waits, which is
-    what waves and blocks do; a replay without that probe has two SMs that wait for each other.
+    what waves and blocks do; a replay without that probe has two SMs that wait for each other. Where it is known what a role needs to get
+    to its next task, it fetches the task as the replay does.
     """
     known = {name: e.value for name, e in costs.instrument.items() if e.value is not None}
     sizes = sorted((float(name.removeprefix(_STORE)), value) for name, value in known.items() if name.startswith(_STORE))
@@ -102,10 +105,10 @@ def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
     return Costs(
         compute=known.get(f"compute_excess_cycles.{schedule.form}", 0.0),
         turn=known.get(f"turn_cycles.{schedule.form}", 0.0),
-        again=known.get("turn_cycles.single", 0.0),
+        again=known.get(_AGAIN, 0.0),
         signal=known.get(f"signal_cycles.{schedule.publish}", 0.0),
         wait=known.get(f"event_of_all_cycles.{schedule.publish}", known.get(f"event_cycles.{schedule.publish}", 0.0)),
-        fetch=bool(known),
+        fetch=_AGAIN in known,
         stores=tuple(n for n, _ in sizes),
         store_cycles=tuple(cycles for _, cycles in sizes),
         link=min(both, 1.0) if schedule.both_ways else 1.0,

@@ -73,7 +73,7 @@ class TaskPrediction:
     total_low_ns, total_high_ns : float or None
         90 % interval of it; None where the model has no replays to learn it from.
     without_stores_ns : float
-        The same schedule with nothing stored.
+        The same schedule with nothing stored; NaN where it was not asked for.
     all_visible_ns : float
         When a system-scope fence of every producer has returned after its last task.
     notes : tuple of str
@@ -162,6 +162,7 @@ def predict_tasks(
     costs: TaskCosts | None = None,
     compute: str = "mma",
     compiled: bool | None = None,
+    twin: bool = True,
 ) -> TaskPrediction:
     """Predict a TaskSchedule.
 
@@ -180,6 +181,8 @@ def predict_tasks(
     compiled : bool, optional
         Whether the event loop is the compiled one, which needs numba and gives the same numbers. Default: when there is numba, and enough
         to predict to be worth loading it.
+    twin : bool
+        Predict the same schedule with nothing stored too, which takes as long again.
 
     Returns
     -------
@@ -192,7 +195,9 @@ def predict_tasks(
     DataError
         The pair has no node model.
     """
-    return predict_tasks_all(model, [schedule], sm_clock_mhz=sm_clock_mhz, pair=pair, costs=costs, compute=compute, compiled=compiled)[0]
+    return predict_tasks_all(
+        model, [schedule], sm_clock_mhz=sm_clock_mhz, pair=pair, costs=costs, compute=compute, compiled=compiled, twin=twin
+    )[0]
 
 
 def predict_tasks_all(
@@ -204,6 +209,7 @@ def predict_tasks_all(
     costs: TaskCosts | None = None,
     compute: str = "mma",
     compiled: bool | None = None,
+    twin: bool = True,
 ) -> list[TaskPrediction]:
     """Predict many; see `predict_tasks`."""
     clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
@@ -216,7 +222,7 @@ def predict_tasks_all(
     if costs is None:
         costs = reference_costs(compute)
         notes.append(f"what a task costs beside its work was measured on another {costs.gpu}, not on this node")
-    return [_predict(node_of(model, s, pair), s, clock, costs, tuple(notes), fast) for s in schedules]
+    return [_predict(node_of(model, s, pair), s, clock, costs, tuple(notes), fast, twin) for s in schedules]
 
 
 def node_of(model: Model, schedule: TaskSchedule, pair: str | None = None) -> NodeEntry:
@@ -247,13 +253,14 @@ def node_of(model: Model, schedule: TaskSchedule, pair: str | None = None) -> No
 
 
 def _predict(
-    entry: NodeEntry, schedule: TaskSchedule, clock: float, costs: TaskCosts, notes: tuple[str, ...], fast: bool
+    entry: NodeEntry, schedule: TaskSchedule, clock: float, costs: TaskCosts, notes: tuple[str, ...], fast: bool, twin: bool
 ) -> TaskPrediction:
     node = model_of(entry)
     executed, smids, free = _execute(node, schedule, clock, costs, fast)
-    without = _execute(node, schedule.without_stores(), clock, costs, fast)[0] if schedule.bytes.any() else executed
     per_ns = 1e3 / clock
-    total, base = float(executed.ended.max()) * per_ns, float(without.ended.max()) * per_ns
+    total = base = float(executed.ended.max()) * per_ns
+    if schedule.bytes.any():
+        base = float(_execute(node, schedule.without_stores(), clock, costs, fast)[0].ended.max()) * per_ns if twin else np.nan
     issue = executed.stored - executed.computed
     low, high = _issue_factors(entry, issue / free)
     error = costs.total_error

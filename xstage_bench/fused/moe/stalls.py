@@ -1,0 +1,157 @@
+"""Stalls of the tensor cores: read off stamped executions, and as the node model predicts them.
+
+An SM's tensor cores are handed from tile to tile. They stand idle from the end of one tile's products to the beginning of the next one's
+when that tile has no warpgroup yet (both still store) or no input yet. The stall is what stores add to this: mean idle time per Linear-2
+tile, with result rows stored less the same order with none stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .forecast import TileTimes, predict_order
+from .layer import Layer, Rows
+from .order import Order, TaskLists
+
+if TYPE_CHECKING:
+    from xstage_bench.model.document import Model
+
+    from .group import Group, Prepared
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+NS_OF_US = 1e3
+#: Within this much of the measured one a predicted stall counts as right, us.
+CLOSE_US = 1.0
+
+
+def idle_before(begin_ns: FloatArray, computed_ns: FloatArray, first: IntArray) -> FloatArray:
+    """Return how long an SM's tensor cores were idle before each task.
+
+    Parameters
+    ----------
+    begin_ns, computed_ns : ndarray, shape (tasks,)
+        When a task had the tensor cores and its first operands, and when its products had ended.
+    first : ndarray of int, shape (SMs + 1,)
+        Tasks of SM p are ``first[p]:first[p + 1]``.
+
+    Notes
+    -----
+    Nothing before the first task of a list, which waits for the start of the launch; nothing after the last one, whose SM has no more work.
+    A task may begin before the last products of the one before it have ended: no idle time either.
+    """
+    idle = np.maximum(begin_ns - np.roll(computed_ns, 1), 0.0)
+    idle[_heads(first)] = 0.0
+    return idle
+
+
+def _heads(first: IntArray) -> IntArray:
+    """Return the first task of each SM that has any."""
+    return first[:-1][np.diff(first) > 0]
+
+
+def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists) -> dict[str, Any]:
+    """Read the stall off two executions of one order.
+
+    Parameters
+    ----------
+    stores, none : ndarray of `build.STAMP`, shape (tasks,)
+        With result rows stored, and with none.
+    lists : TaskLists
+
+    Returns
+    -------
+    dict
+        ``measured_us``: the stall. ``idle_us``, ``idle_without_us``: of what it is the difference. ``longer_products_us``: what the stores
+        add to the products themselves, of both kinds of tile, per Linear-2 tile; the stall does not contain it. ``store_span_us``: from the
+        end of a Linear-2 tile's products to its last store, of the first warp.
+    """
+    (idle, busy, spans), (bare, undisturbed, _) = (_read(one, lists) for one in (stores, none))
+    return {
+        "measured_us": idle - bare,
+        "idle_us": idle,
+        "idle_without_us": bare,
+        "longer_products_us": busy - undisturbed,
+        "store_span_us": _spans(spans),
+    }
+
+
+def predicted(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> dict[str, Any]:
+    """Predict the stall of one order of rank 0; parameters as of `forecast.choose_order`.
+
+    Returns
+    -------
+    dict
+        ``predicted_us``, and ``predicted_store_span_us`` as in `measured`.
+    """
+    idle = []
+    for one in (combine, "none"):
+        found = predict_order(model, layer, rows, times, one, ctas, order)
+        second = found.schedule.phase == 1
+        idle.append(_per_second(idle_before(found.start_ns, found.compute_end_ns, found.schedule.first), second))
+        if one == combine:
+            spans = found.issue_ns[second]
+    return {"predicted_us": idle[0] - idle[1], "predicted_store_span_us": _spans(spans)}
+
+
+def measure_stalls(group: Group, prepared: Mapping[str, Prepared], forecast: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Execute both orders of a case once with stores and once without, stamped.
+
+    Parameters
+    ----------
+    group : Group
+    prepared : mapping of str to Prepared
+        By the names of `measure.case_variants`.
+    forecast : mapping of str to mapping
+        Of ``wave`` and ``chosen``, what `predicted` returned; empty where no model is there.
+
+    Returns
+    -------
+    dict
+        Of ``wave`` and ``chosen``: the order's name, what `measured` and `predicted` return (null where nothing was predicted). Of rank 0.
+    """
+    usual = f"wave {prepared['wave alone'].order.experts_per_wave}"
+    out: dict[str, Any] = {}
+    for which, stores in (("wave", usual), ("chosen", "chosen")):
+        stamps = []
+        for name in (stores, f"{which} alone"):
+            stamped = group.with_stamps(prepared[name])
+            group.run(stamped)
+            stamps.append(group.stamps(stamped, 0))
+        nothing = {"predicted_us": None, "predicted_store_span_us": None}
+        out[which] = {
+            "order": prepared[stores].order.name,
+            **measured(stamps[0], stamps[1], prepared[stores].lists[0]),
+            **forecast.get(which, nothing),
+        }
+    return out
+
+
+def pairs_of(row: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Return measured and predicted stalls of a row of the suite's document, us; none where it has not both."""
+    both = (row.get("stalls") or {}).values()
+    return [(one["measured_us"], one["predicted_us"]) for one in both if one["predicted_us"] is not None]
+
+
+def _read(stamps: NDArray[Any], lists: TaskLists) -> tuple[float, float, FloatArray]:
+    """Idle time and products per Linear-2 tile, us, and the store span of each Linear-2 tile, ns."""
+    zero = stamps["begin_ns"].min()
+    begin, computed, stored = ((stamps[name] - zero).astype(np.int64) for name in ("begin_ns", "computed_ns", "stored_ns"))
+    idle = idle_before(begin.astype(np.float64), computed.astype(np.float64), lists.first)
+    before = np.roll(computed, 1)
+    before[_heads(lists.first)] = np.iinfo(np.int64).min
+    busy = (computed - np.maximum(begin, before)).astype(np.float64)
+    second = lists.second
+    return _per_second(idle, second), _per_second(busy, second), (stored - computed)[second].astype(np.float64)
+
+
+def _per_second(ns: FloatArray, second: NDArray[np.bool_]) -> float:
+    return float(ns.sum() / second.sum() / NS_OF_US)
+
+
+def _spans(ns: FloatArray) -> dict[str, float]:
+    return {"median": float(np.median(ns)) / NS_OF_US, "p90": float(np.quantile(ns, 0.9)) / NS_OF_US}
