@@ -116,7 +116,7 @@ def test_the_recorded_forecast_comes_out_again(documents: tuple[Row, Row | None]
     assert again["predicted_serial_us"] < case["times_us"]["push"]["value"] < 1.1 * again["predicted_serial_us"]
 
 
-def test_the_page_and_the_full_table_are_printed_from_the_recorded_run(rows: list[Row]) -> None:
+def test_the_page_and_the_full_table_are_printed_from_the_recorded_run(documents: tuple[Row, Row | None], rows: list[Row]) -> None:
     path = ROOT / "tools" / "ulysses_table.py"
     spec = importlib.util.spec_from_file_location("ulysses_table", path)
     assert spec is not None
@@ -124,5 +124,7 @@ def test_the_page_and_the_full_table_are_printed_from_the_recorded_run(rows: lis
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     page = (ROOT / "docs" / "ulysses.md").read_text()
-    assert tool.BEGIN + "\n" + "\n".join(tool.page_table(rows)) + "\n" + tool.END in page
+    (begin, end), (before_bars, after_bars) = tool.MARKS
+    assert "\n".join([begin, *tool.page_table(rows), end]) in page
+    assert "\n".join([before_bars, "```", *tool.bars(rows), *tool.together(rows, *documents), "```", after_bars]) in page
     assert (FOLDER / "table.md").read_text() == "\n".join(tool.table(tool.FULL, map(tool.full_cells, rows))) + "\n"

@@ -1,4 +1,4 @@
-"""Write ``summary.json`` and ``table.md`` of a results folder of `xstage fused ulysses`, and the table of docs/ulysses.md; print the bars.
+"""Write ``summary.json`` and ``table.md`` of a results folder of `xstage fused ulysses`, and table and bars of docs/ulysses.md.
 
 The folder has ``ulysses.json.gz`` with its forecasts, and may have ``pairs.json.gz``, its long rows timed again with ``--pairs``.
 Of another folder than the page's, the page's table is printed.
@@ -13,17 +13,25 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from xstage_bench.fused.spread import spread
 from xstage_bench.fused.ulysses.document import SUMMARY, read_folder
-from xstage_bench.fused.ulysses.summary import summarise
+from xstage_bench.fused.ulysses.summary import CASE, summarise
 from xstage_bench.record.json_file import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "results" / "h200-x2" / "ulysses"
 PAGE = ROOT / "docs" / "ulysses.md"
-#: Around the table of the page.
-BEGIN, END = "<!-- by tools/ulysses_table.py -->\n", "\n<!-- end -->"
+#: Around the table of the page, and its bars.
+MARKS = (
+    ("<!-- by tools/ulysses_table.py -->\n", "\n<!-- end -->"),
+    ("<!-- bars by tools/ulysses_table.py -->\n", "\n<!-- end of bars -->"),
+)
 Row = dict[str, Any]
 DEGREES = (2, 4, 8)
+#: From here on fusing shall cost 1 %.
+LONG_ROWS = 32760
 SHORT = ("shape", "rows", "heads", "dim", *(f"{what} SP{sp}" for what in ("fused", "push", "NCCL", "hidden") for sp in DEGREES))
 FULL = (
     *("shape", "rows", "SP", "alone, us", "TFLOP/s", "cuDNN", "fused", "rounds", "arrived", "push", "copy engine", "copying SMs", "NCCL"),
@@ -34,16 +42,20 @@ FULL = (
 def main() -> None:
     """Read the documents, and write and print what they say."""
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
-    summary = summarise(*read_folder(folder))
+    documents = read_folder(folder)
+    summary = summarise(*documents)
     write_json(folder / SUMMARY, summary)
     (folder / "table.md").write_text("\n".join(table(FULL, (full_cells(r) for r in summary["rows"]))) + "\n")
     shown = "\n".join(page_table(summary["rows"]))
+    judged = "\n".join(bars(summary["rows"]) + together(summary["rows"], *documents))
     if folder == FOLDER:
-        before, after = PAGE.read_text().split(BEGIN)[0], PAGE.read_text().split(END)[1]
-        PAGE.write_text(f"{before}{BEGIN}\n{shown}\n{END}{after}")
+        page = PAGE.read_text()
+        for (begin, end), text in zip(MARKS, (shown, f"```\n{judged}\n```"), strict=True):
+            page = f"{page.split(begin)[0]}{begin}\n{text}\n{end}{page.split(end)[1]}"
+        PAGE.write_text(page)
     else:
         print(shown)
-    print("\n".join(bars(summary["rows"])))
+    print(judged)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
@@ -122,8 +134,8 @@ def bars(rows: list[Row]) -> list[str]:
         lines += _bar(f"cuDNN / alone >= {least}, dim {dim}", some, lambda r: _inverse(r["over_alone"]["cudnn"]), 1 / least)
     for name, least_rows, most_rows, most in (
         ("8192", 8192, 16383, 1.06),
-        ("16384 to 32759", 16384, 32759, 1.02),
-        ("32760 and more", 32760, 1 << 30, 1.01),
+        ("16384 to 32759", 16384, LONG_ROWS - 1, 1.02),
+        ("32760 and more", LONG_ROWS, 1 << 30, 1.01),
     ):
         some = [r for r in rows if least_rows <= r["seq"] <= most_rows]
         lines += _bar(f"fused / alone <= {most} at {name} rows", some, lambda r: r["fused_over_alone"], most)
@@ -134,6 +146,20 @@ def bars(rows: list[Row]) -> list[str]:
     lines.append(f"residual predicted within 30 % or 3 us: {len(rows) - len(off)} of {len(rows)}")
     lines.append(f"  with attention below 2 ms {sum(map(_near, short))} of {len(short)}; off: {_names(r for r in short if not _near(r))}")
     return lines
+
+
+def together(rows: list[Row], document: Row, pairs: Row | None) -> list[str]:
+    """Return the line of what fusing costs in all rounds of the longest rows, from pairs where a row is from pairs."""
+    found, cases = [], 0
+    again = {tuple(r[k] for k in CASE): r for r in (pairs or {"rows": []})["rows"]}
+    for row, recorded in zip(rows, document["rows"], strict=True):
+        if row["seq"] >= LONG_ROWS:
+            samples = (again[tuple(recorded[k] for k in CASE)] if row["from_pairs"] else recorded)["samples_us"]
+            found.append(np.array(samples[row["fused"]]) / np.array(samples[row["alone"]]))
+            cases += 1
+    ratio = spread(np.concatenate(found))
+    ends = f"({ratio['low']:.4f} to {ratio['high']:.4f}), n = {ratio['n']}"
+    return [f"fused / alone in all rounds of the {cases} cases from {LONG_ROWS} rows on: {ratio['value']:.4f} {ends}"]
 
 
 def _inverse(found: Row) -> Row:
