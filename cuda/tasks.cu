@@ -30,7 +30,9 @@ static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lan
       join(role, threads);  // what the role's other warps have stored goes before the release
       if (leader && lane == 0) {
         signal(events + (u64)task.signals * EVENT_STRIDE);
-        s.stamps[t].signalled = since(sm_clock(), epoch);
+        // All 64 bits are needed, so that the clock is read by CS2R: of 32 bits it is S2UR, which stands in the queue behind the SM's stores, and
+        // the signal would seem to come microseconds after the tasks that it lets go.
+        s.stamps[t].signalled = (u32)min(sm_clock() - epoch, 0xffffffffull);
       }
     }
     if (lane == 0) {
@@ -40,6 +42,16 @@ static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lan
     }
     __syncwarp();
   }
+}
+
+// The SM's clock at the edge of a tick of the timer, by one thread while the SM's other warps wait at a barrier: if all of them ask for the time, or store,
+// it comes late by more than what a task waits for another SM's signal, and a task would seem to begin before its event.
+static __device__ __forceinline__ void tie(u64 &clock, u64 &timer_ns) {
+  const u64 before = global_timer_ns();
+  u32 left = 100000;  // ticks of 1 us are known; a timer that stands still must not hang the GPU
+  do timer_ns = global_timer_ns();
+  while (timer_ns == before && --left);
+  clock = sm_clock();
 }
 
 // Outside all timed windows, both GPUs being done: each slot that a warp wrote last must hold what it wrote, where it was sent.
@@ -101,14 +113,7 @@ xstage_tasks(const Task *tasks, const List *lists, TaskStamp *stamps, Seal *seal
   const u64 zero = s.start_ns, give_up = zero + timeout_ns;
   Seal seal;
   if (s.list.count) {
-    // At the edge of a tick, while the SM's other warps wait at the barrier: if all of them ask for the time, it is late by more than what a
-    // task waits for another SM's signal, and a task would seem to begin before its event.
-    if (threadIdx.x == 0) {
-      const u64 before = global_timer_ns();
-      do seal.timer_ns = global_timer_ns();
-      while (seal.timer_ns == before);
-      seal.clock = sm_clock();
-    }
+    if (threadIdx.x == 0) tie(seal.clock, seal.timer_ns);
     __syncthreads();
     while (global_timer_ns() < zero) {
     }
@@ -117,10 +122,9 @@ xstage_tasks(const Task *tasks, const List *lists, TaskStamp *stamps, Seal *seal
     if (lane == 0) atomicMax(&s.done_ns, since(global_timer_ns(), zero));
     __threadfence_system();
     if (lane == 0) atomicMax(&s.visible_ns, since(global_timer_ns(), zero));
-    seal.end_clock = sm_clock();
-    seal.end_timer_ns = global_timer_ns();
     __syncthreads();
     if (threadIdx.x == 0) {
+      tie(seal.end_clock, seal.end_timer_ns);
       seal.done_ns = s.done_ns + odd(sums);
       seal.visible_ns = s.visible_ns;
       seal.epoch = s.epoch;

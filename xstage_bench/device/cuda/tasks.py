@@ -201,15 +201,17 @@ def unpack(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, ND
     own = results[s.source]
     seals, stamps = own["seals"], own["stamps"]
     busy = np.diff(s.first) > 0  # an SM without tasks writes no seal: what is there is an earlier execution's
-    elapsed = seals["end_timer_ns"][busy].astype(float) - seals["timer_ns"][busy].astype(float)
-    clock_mhz = float(np.median((seals["end_clock"][busy] - seals["clock"][busy]) / np.maximum(elapsed, 1.0))) * 1e3
-    # Of each SM: where its stamps' zero lies on the common time line.
+    elapsed_ns = np.maximum(seals["end_timer_ns"].astype(float) - seals["timer_ns"].astype(float), 1.0)
+    mhz = (seals["end_clock"].astype(np.int64) - seals["clock"].astype(np.int64)) / elapsed_ns * 1e3
+    clock_mhz = float(np.median(mhz[busy]))
+    # Of each SM: its own clock, which under power limits is not that of every other SM, and where its stamps' zero lies on the common time line.
+    cycle_ns = 1e3 / np.maximum(np.where(busy, mhz, clock_mhz), 1.0)
     late = seals["timer_ns"].astype(np.int64) - seals["zero_ns"].astype(np.int64)
     cycles = seals["clock"].astype(np.int64) - seals["epoch"].astype(np.int64)
-    zero_ns = (late - cycles / max(clock_mhz, 1.0) * 1e3)[s.producer]
+    zero_ns = late - cycles * cycle_ns
 
     def ns(name: str, there: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return np.where(there, zero_ns + stamps[name] / max(clock_mhz, 1.0) * 1e3, np.nan)
+        return np.where(there, zero_ns[s.producer] + stamps[name] * cycle_ns[s.producer], np.nan)
 
     status, detail = _verdict(s, results)
     return TaskTrace(
