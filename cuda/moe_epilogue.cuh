@@ -79,8 +79,9 @@ static __device__ __forceinline__ void late_facts(Facts &facts, const MoePlan &p
 #if XSTAGE_FP8
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(scales + 16 * lane), "f"(facts.columns.x), "f"(facts.columns.y), "f"(facts.columns.z), "f"(facts.columns.w)
                : "memory");
-  facts.scales = scales + 8 * (lane & 3);
   __syncwarp();
+  // A new value to the compiler, so that it may move the reads as it likes, but not before this.
+  asm volatile("mov.u32 %0, %1;" : "=r"(facts.scales) : "r"(scales + 8 * (lane & 3)) : "memory");
 #endif
 #if XSTAGE_FP8 && XSTAGE_DISPATCH
   const u32 row = task.block * TILE + HALF * (lane >> 4) + 16 * warp + (lane & 15);
@@ -103,7 +104,7 @@ static __device__ __forceinline__ float2 of_rows(float each, u32 half, u32 lane)
 static __device__ __forceinline__ float2 column_scale(const Facts &facts, u32 j) {
 #if XSTAGE_FP8
   float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(facts.scales + 32 * j) : "memory");
+  asm("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(facts.scales + 32 * j));
   return v;
 #else
   return make_float2(1.0f, 1.0f);

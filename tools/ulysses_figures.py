@@ -1,11 +1,10 @@
-"""Draw docs/images/ulysses.png from a recorded document of `xstage fused ulysses` that has its forecasts.
+"""Draw docs/images/ulysses.png from a results folder of `xstage fused ulysses`.
 
-python tools/ulysses_figures.py [FILE]
+python tools/ulysses_figures.py [FOLDER]
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,38 +14,34 @@ import matplotlib as mpl
 mpl.use("Agg")
 import numpy as np
 
+from xstage_bench.fused.ulysses.document import read_folder
 from xstage_bench.fused.ulysses.summary import summarise
 from xstage_bench.plot_style import COLOURS, matplotlib_settings, new_figure, style
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE = ROOT / "results" / "h200-x2" / "ulysses" / "ulysses.json"
-#: Five heads a rank at several lengths, and the case whose time line is shown.
-SWEPT = {"shape": "anchor", "heads": 10, "sp": 2}
-SHOWN = {"shape": "anchor", "seq": 8192, "sp": 8}
-LINES = (
-    ("serial_nccl_us", "then NCCL and permutation", "^--"),
-    ("serial_push_us", "then push kernel", "s--"),
-    ("serial_copying_sms_us", "beside copying SMs", "D:"),
-    ("fused_visible_us", "fused, all arrived", "v-"),
-    ("fused_us", "fused, all sent", "o-"),
-)
+FOLDER = ROOT / "results" / "h200-x2" / "ulysses"
+#: Twelve heads a rank at several lengths, and the case whose time line is shown.
+SWEPT = {"heads": 24, "head_dim": 128, "sp": 2}
+SHOWN = {"shape": "keye-vl-2-8192", "sp": 8}
+#: Above, clocks move more than the residual.
+SHORT_US = 2000
 
 
 def main() -> None:
-    """Read the document and write the figure."""
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else FILE
-    document = json.loads(path.read_text())
-    rows = summarise(document)["rows"]
+    """Read the documents and write the figure."""
+    document, pairs = read_folder(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
+    rows = summarise(document, pairs)["rows"]
     with matplotlib_settings(style()):
         figure = new_figure(10.5, 6.6)
-        (times, excess), (bursts, residual) = figure.subplots(2, 2)
+        (times, cost), (bursts, residual) = figure.subplots(2, 2)
         _times(times, rows)
-        _excess(excess, rows)
-        _bursts(bursts, document)
+        _cost(cost, rows)
+        _bursts(bursts, document, pairs)
         _residual(residual, document)
         gpus = " + ".join(sorted({gpu["name"] for gpu in document["gpus"]}))
-        where = f"{len(document['gpus'])} x {gpus}, driver {document['driver']}, {document['created'][:10]}"
-        foot = f"measured, {where}; medians of interleaved rounds"
+        dates = sorted({found["created"][:10] for found in (document, pairs) if found})
+        where = f"{len(document['gpus'])} x {gpus}, driver {document['driver']}, {' and '.join(dates)}"
+        foot = f"measured, {where}; medians of interleaved rounds; SP4 and SP8 emulated for the sender"
         figure.text(0.01, 0.01, foot, fontsize=7, color="0.35")
         out = ROOT / "docs" / "images" / "ulysses.png"
         figure.savefig(out, dpi=110)
@@ -66,45 +61,54 @@ def _times(axes: Any, rows: list[dict[str, Any]]) -> None:
         ("fused_us", "fused", "o-", COLOURS[0]),
     ):
         axes.plot([r["seq"] for r in swept], [r[key] for r in swept], mark, color=colour, fillstyle="none", label=name)
-    axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="us", title="Time against sequence length: 5 heads a rank, SP2")
-    _lengths(axes, swept)
+    axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="us", title="Time against sequence length: 12 heads a rank, SP2")
+    seq = [r["seq"] for r in swept]
+    axes.set_xticks(seq, [str(n) for n in seq], rotation=45)
+    axes.set_xticks([], minor=True)
     axes.legend()
 
 
-def _lengths(axes: Any, swept: list[dict[str, Any]]) -> None:
-    seq = [r["seq"] for r in swept]
-    axes.set_xticks(seq, [str(n) for n in seq])
-    axes.set_xticks([], minor=True)
-
-
-def _excess(axes: Any, rows: list[dict[str, Any]]) -> None:
-    swept = _matching(rows, SWEPT)
-    for i, (key, name, mark) in enumerate(LINES):
-        # Of the fused the median of ratios within rounds: what it costs is less than what clocks move between rounds.
-        ratios = [r["fused_over_alone"]["value"] if key == "fused_us" else r[key] / r["alone_us"] for r in swept]
-        points = [(r["seq"], 100 * (ratio - 1)) for r, ratio in zip(swept, ratios, strict=True)]
-        axes.plot(*zip(*points, strict=True), mark, color=COLOURS[(1, 2, 3, 4, 0)[i]], label=name)
+def _cost(axes: Any, rows: list[dict[str, Any]]) -> None:
+    """Of every case with enough rounds for an interval, within rounds: what it costs is less than what clocks move between rounds."""
+    sure = [r for r in rows if r["fused_over_alone"]["low"] is not None]
+    for key, name, mark, colour in (
+        ("serial_nccl", "then NCCL and permutation", "^", COLOURS[1]),
+        ("serial_push", "then push kernel", "s", COLOURS[2]),
+    ):
+        found = [
+            (r["alone_us"], 100 * (ratio["value"] - 1)) for r in sure if (ratio := r["over_alone"].get(key)) and ratio["low"] is not None
+        ]
+        axes.plot(*zip(*found, strict=True), mark, color=colour, fillstyle="none", markersize=4, alpha=0.6, label=name)
+    for sp, colour in ((2, COLOURS[0]), (4, COLOURS[3]), (8, COLOURS[4])):
+        some = [r for r in sure if r["sp"] == sp]
+        value, low, high = (np.array([100 * (r["fused_over_alone"][k] - 1) for r in some]) for k in ("value", "low", "high"))
+        ends = [value - low, high - value]
+        axes.errorbar(
+            [r["alone_us"] for r in some], value, ends, fmt="o", color=colour, markersize=4, linewidth=0.8, label=f"fused, SP{sp}"
+        )
     axes.axhline(0, color="0.6", linewidth=0.7)
+    axes.axhline(100 / 0.95 - 100, color="0.6", linewidth=0.7, linestyle="--")
     axes.set(
         xscale="log",
-        yscale="symlog",
-        xlabel="rows",
+        xlabel="attention alone, us",
         ylabel="% over attention alone",
-        title="What the All-to-All costs: 5 heads a rank, SP2",
+        title="What the All-to-All costs: every case, 95 % intervals",
     )
     axes.set_yscale("symlog", linthresh=2)
     axes.yaxis.set_major_formatter("{x:g}")
-    _lengths(axes, swept)
-    axes.set_ylim(-1.5, 40)
+    axes.set_ylim(-15, 200)
     axes.legend(ncols=2)
 
 
-def _bursts(axes: Any, document: dict[str, Any]) -> None:
+def _bursts(axes: Any, document: dict[str, Any], pairs: dict[str, Any] | None) -> None:
+    """Bulk stores of the main document; 16-byte stores of the pairs, since their stamps in the main one waited for sleeping links."""
     (row,) = _matching(document["rows"], SHOWN)
-    lanes = [(store, which) for store in ("st.v4", "bulk") for which in ("alone", "fused")]
+    again = _matching(pairs["rows"], SHOWN) if pairs else []
+    stamped = {"st.v4": again[0] if again else None, "bulk": row}
+    lanes = [(store, which) for store, found in stamped.items() if found for which in ("alone", "fused")]
     for y, (store, which) in enumerate(lanes):
-        for group in range(row["builds"][store]["consumers"]):
-            for begin, computed, stored in np.array(row["tiles"][store]["time_line"][which]["ns"])[:, group] / 1e3:
+        for group in range(stamped[store]["builds"][store]["consumers"]):
+            for begin, computed, stored in np.array(stamped[store]["tiles"][store]["time_line"][which]["ns"])[:, group] / 1e3:
                 at = y + 0.22 - 0.4 * group
                 axes.barh(at, computed - begin, left=begin, height=0.3, color=COLOURS[5])
                 axes.barh(at, stored - computed, left=computed, height=0.3, color=COLOURS[1])
@@ -113,7 +117,7 @@ def _bursts(axes: Any, document: dict[str, Any]) -> None:
     axes.grid(False)
     axes.set(
         xlabel="us after the kernel's first tile began",
-        title="One SM's two warpgroups, 8192 rows, SP8 emulated: computing (grey), storing (dark)",
+        title="One SM's warpgroups, 8192 rows, SP8: computing (grey), storing (dark)",
     )
 
 
@@ -124,7 +128,7 @@ def _residual(axes: Any, document: dict[str, Any]) -> None:
         points = []
         for row in document["rows"]:
             samples = {name: np.array(us) for name, us in row["samples_us"].items()}
-            if row["times_us"][alone]["value"] < 2000:  # above, clocks move more than the residual
+            if store in row["builds"] and row["times_us"][alone]["value"] < SHORT_US:
                 points += [
                     (f["residual_us"], float(np.median(samples[f"fused {store} {f['order']}"] - samples[alone])))
                     for f in row["forecast"]

@@ -1,84 +1,191 @@
-"""Print the tables of docs/ulysses.md from a recorded document of `xstage fused ulysses` that has its forecasts.
+"""Write ``summary.json`` and ``table.md`` of a results folder of `xstage fused ulysses`, and table and bars of docs/ulysses.md.
 
-python tools/ulysses_table.py [FILE]
+The folder has ``ulysses.json.gz`` with its forecasts, and may have ``pairs.json.gz``, its long rows timed again with ``--pairs``.
+Of another folder than the page's, the page's table is printed.
+
+python tools/ulysses_table.py [FOLDER]
 """
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from xstage_bench.fused.ulysses.summary import summarise
+import numpy as np
+
+from xstage_bench.fused.spread import spread
+from xstage_bench.fused.ulysses.document import SUMMARY, read_folder
+from xstage_bench.fused.ulysses.summary import CASE, summarise
+from xstage_bench.record.json_file import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE = ROOT / "results" / "h200-x2" / "ulysses" / "ulysses.json"
-COLUMNS = (
-    *("shape", "rows", "SP", "alone, us", "TFLOP/s", "over cuDNN", "fused", "arrived", "push", "copy engine", "copying SMs", "NCCL"),
-    *("speed-up over NCCL", "hidden share, %", "residual predicted, us", "measured, us", "n"),
+FOLDER = ROOT / "results" / "h200-x2" / "ulysses"
+PAGE = ROOT / "docs" / "ulysses.md"
+#: Around the table of the page, and its bars.
+MARKS = (
+    ("<!-- by tools/ulysses_table.py -->\n", "\n<!-- end -->"),
+    ("<!-- bars by tools/ulysses_table.py -->\n", "\n<!-- end of bars -->"),
+)
+Row = dict[str, Any]
+DEGREES = (2, 4, 8)
+#: From here on fusing shall cost 1 %.
+LONG_ROWS = 32760
+SHORT = ("shape", "rows", "heads", "dim", *(f"{what} SP{sp}" for what in ("fused", "push", "NCCL", "hidden") for sp in DEGREES))
+FULL = (
+    *("shape", "rows", "SP", "alone, us", "TFLOP/s", "cuDNN", "fused", "rounds", "arrived", "push", "copy engine", "copying SMs", "NCCL"),
+    *("speed-up over NCCL", "hidden of NCCL, %", "hidden of push, %", "residual predicted, us", "measured, us", "chosen"),
 )
 
 
 def main() -> None:
-    """Read the document and print a Markdown table of the cases, then what the numbers say together."""
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else FILE
-    document = json.loads(path.read_text())
-    rows = summarise(document)["rows"]
-    print("| " + " | ".join(COLUMNS) + " |")
-    print("|" + "---|" * len(COLUMNS))
+    """Read the documents, and write and print what they say."""
+    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
+    documents = read_folder(folder)
+    summary = summarise(*documents)
+    write_json(folder / SUMMARY, summary)
+    (folder / "table.md").write_text("\n".join(table(FULL, (full_cells(r) for r in summary["rows"]))) + "\n")
+    shown = "\n".join(page_table(summary["rows"]))
+    judged = "\n".join(bars(summary["rows"]) + together(summary["rows"], *documents))
+    if folder == FOLDER:
+        page = PAGE.read_text()
+        for (begin, end), text in zip(MARKS, (shown, f"```\n{judged}\n```"), strict=True):
+            page = f"{page.split(begin)[0]}{begin}\n{text}\n{end}{page.split(end)[1]}"
+        PAGE.write_text(page)
+    else:
+        print(shown)
+    print(judged)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    head = list(head)
+    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(cells) + " |" for cells in rows)]
+
+
+def page_table(rows: list[Row]) -> list[str]:
+    """Return the table of the page: a line for each attention, per cent over attention alone by number of ranks."""
+    found: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in rows:
-        print("| " + " | ".join(_cells(row)) + " |")
-    print()
-    real = [r for r in rows if r["seq"] >= 4096]
-    for name, wrong in (
-        (
-            "alone below 0.90 (0.85 at 64) of cuDNN",
-            [r for r in real if (r["cudnn_us"] or 1e9) / r["alone_us"] < (0.9 if r["head_dim"] == 128 else 0.85)],
-        ),
-        ("alone / fused below 0.95", [r for r in real if r["fused_over_alone"]["value"] > 1 / 0.95]),
-        ("chosen over 2 % slower than the best found", [r for r in real if r["fused_us"] > 1.02 * r["best_found_us"]]),
-        ("residual off by more than 30 % and 3 us", [r for r in real if _off(r)]),
-    ):
-        print(f"{name}: {len(wrong)} of {len(real)}: " + ", ".join(f"{r['shape']} {r['seq']} SP{r['sp']}" for r in wrong))
+        found.setdefault((row["shape"], row["seq"], row["heads"], row["head_dim"]), {})[row["sp"]] = row
+    lines = []
+    for key, by_sp in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
+        cells = [[_cost(row["fused_over_alone"]), *_serial(row)] if (row := by_sp.get(sp)) else ["-"] * 4 for sp in DEGREES]
+        lines.append([*map(str, key), *(cells[i][what] for what in range(4) for i in range(len(DEGREES)))])
+    return table(SHORT, lines)
 
 
-def _off(row: dict[str, Any]) -> bool:
-    predicted, measured = row["predicted_residual_us"], row["measured_residual_us"]["value"]
-    return predicted is not None and abs(predicted - measured) > max(3.0, 0.3 * abs(measured))
+def _serial(row: Row) -> list[str]:
+    hidden = row["hidden_share"].get("serial_nccl")
+    over = [row["over_alone"].get(key) for key in ("serial_push", "serial_nccl")]
+    return ["-" if found is None else _cost(found, ends=False) for found in over] + [_sure(hidden)]
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    alone = row["alone_us"]
+def _cost(found: Row, *, ends: bool = True) -> str:
+    """Per cent over attention alone; with too few rounds for an interval, only about."""
+    value, low, high = (None if x is None else 100 * (x - 1) for x in (found["value"], found["low"], found["high"]))
+    if low is None:
+        return f"~{value:.0f}"
+    return f"{value:.1f} ({low:.1f} to {high:.1f})" if ends else f"{value:.1f}"
 
-    def over(us: float | None) -> str:
-        return "-" if us is None else f"{us / alone:.3f}"
 
-    def spread(found: dict[str, Any] | None, digits: int = 3, scale: float = 1.0) -> str:
+def _sure(share: Row | None) -> str:
+    """A share, where its interval is narrower than a fifth."""
+    narrow = share is not None and share["low"] is not None and share["high"] - share["low"] < 0.2
+    return f"{100 * share['value']:.0f}" if share is not None and narrow else "-"
+
+
+def full_cells(row: Row) -> list[str]:
+    """Return the cells of one case in the full table."""
+
+    def spread(found: Row | None, digits: int = 3, scale: float = 1.0) -> str:
         if found is None:
             return "-"
         text = f"{scale * found['value']:.{digits}f}"
-        return text if found["low"] is None else f"{text} ({scale * found['low']:.{digits}f}-{scale * found['high']:.{digits}f})"
+        return text if found["low"] is None else f"{text} ({scale * found['low']:.{digits}f} to {scale * found['high']:.{digits}f})"
 
+    over = {key: f"{found['value']:.3f}" for key, found in row["over_alone"].items()}
+    predicted = row["predicted_residual_us"]
     return [
         row["shape"],
         str(row["seq"]),
         f"{row['sp']}{' e' if row['emulated'] else ''}",
-        f"{alone:.1f}" if alone < 1000 else f"{alone:.0f}",
+        f"{row['alone_us']:.1f}" if row["alone_us"] < 1000 else f"{row['alone_us']:.0f}",
         f"{row['tflop_per_s'][row['alone']]:.0f}",
-        "-" if row["cudnn_us"] is None else f"{row['cudnn_us'] / alone:.2f}",
+        over.get("cudnn", "-"),
         spread(row["fused_over_alone"]),
-        over(row["fused_visible_us"]),
-        over(row["serial_push_us"]),
-        over(row["serial_copy_engine_us"]),
-        over(row["serial_copying_sms_us"]),
-        over(row["serial_nccl_us"]),
+        f"{row['fused_over_alone']['n']}{' pairs' if row['from_pairs'] else ''}",
+        *(over.get(k, "-") for k in ("fused_visible", "serial_push", "serial_copy_engine", "serial_copying_sms", "serial_nccl")),
         spread(row["speed_up"].get("serial_nccl"), 2),
-        spread(row["hidden_share"].get("serial_nccl"), 0, 100.0),
-        "-" if row["predicted_residual_us"] is None else f"{row['predicted_residual_us']:.1f}",
+        *(spread(row["hidden_share"].get(k), 0, 100.0) for k in ("serial_nccl", "serial_push")),
+        "-" if predicted is None else f"{predicted:.1f}",
         spread(row["measured_residual_us"], 1),
-        str(row["rounds"]),
+        row["fused"].removeprefix("fused "),
     ]
+
+
+def bars(rows: list[Row]) -> list[str]:
+    """Return a line for each bar: how many rows meet it and which do not, by their intervals where they have one."""
+    long = [r for r in rows if r["seq"] >= 8192]
+    lines = []
+    for dim, least in ((128, 0.90), (64, 0.85)):
+        some = [r for r in long if r["head_dim"] == dim]
+        lines += _bar(f"cuDNN / alone >= {least}, dim {dim}", some, lambda r: _inverse(r["over_alone"]["cudnn"]), 1 / least)
+    for name, least_rows, most_rows, most in (
+        ("8192", 8192, 16383, 1.06),
+        ("16384 to 32759", 16384, LONG_ROWS - 1, 1.02),
+        ("32760 and more", LONG_ROWS, 1 << 30, 1.01),
+    ):
+        some = [r for r in rows if least_rows <= r["seq"] <= most_rows]
+        lines += _bar(f"fused / alone <= {most} at {name} rows", some, lambda r: r["fused_over_alone"], most)
+    lines += _bar("alone / fused >= 0.95", rows, lambda r: r["fused_over_alone"], 1 / 0.95)
+    lines += _bar("chosen / best found <= 1.02", rows, lambda r: r["fused_over_best"], 1.02)
+    off = [r for r in rows if not _near(r)]
+    short = [r for r in rows if r["alone_us"] < 2000]
+    lines.append(f"residual predicted within 30 % or 3 us: {len(rows) - len(off)} of {len(rows)}")
+    lines.append(f"  with attention below 2 ms {sum(map(_near, short))} of {len(short)}; off: {_names(r for r in short if not _near(r))}")
+    return lines
+
+
+def together(rows: list[Row], document: Row, pairs: Row | None) -> list[str]:
+    """Return the line of what fusing costs in all rounds of the longest rows, from pairs where a row is from pairs."""
+    found, cases = [], 0
+    again = {tuple(r[k] for k in CASE): r for r in (pairs or {"rows": []})["rows"]}
+    for row, recorded in zip(rows, document["rows"], strict=True):
+        if row["seq"] >= LONG_ROWS:
+            samples = (again[tuple(recorded[k] for k in CASE)] if row["from_pairs"] else recorded)["samples_us"]
+            found.append(np.array(samples[row["fused"]]) / np.array(samples[row["alone"]]))
+            cases += 1
+    ratio = spread(np.concatenate(found))
+    ends = f"({ratio['low']:.4f} to {ratio['high']:.4f}), n = {ratio['n']}"
+    return [f"fused / alone in all rounds of the {cases} cases from {LONG_ROWS} rows on: {ratio['value']:.4f} {ends}"]
+
+
+def _inverse(found: Row) -> Row:
+    low, high = found["low"], found["high"]
+    return {"value": 1 / found["value"], "low": None if high is None else 1 / high, "high": None if low is None else 1 / low}
+
+
+def _bar(name: str, rows: list[Row], of: Callable[[Row], Row], most: float) -> list[str]:
+    met = [r for r in rows if of(r)["value"] <= most]
+    sure = [r for r in met if of(r)["high"] is not None and of(r)["high"] <= most]
+    missed = [r for r in rows if of(r)["value"] > most]
+    certain = [r for r in missed if of(r)["low"] is not None and of(r)["low"] > most]
+    lines = [f"{name}: {len(met)} of {len(rows)} by the median, {len(sure)} by the whole interval"]
+    if missed:
+        lines.append(f"  missed, interval excludes the bar: {_names(certain)}")
+        lines.append(f"  missed, interval holds the bar or is missing: {_names(r for r in missed if r not in certain)}")
+    return lines
+
+
+def _near(row: Row) -> bool:
+    predicted, measured = row["predicted_residual_us"], row["measured_residual_us"]["value"]
+    return predicted is not None and abs(predicted - measured) <= max(3.0, 0.3 * abs(measured))
+
+
+def _names(rows: Iterable[Row]) -> str:
+    return ", ".join(f"{r['shape']} SP{r['sp']}" for r in rows) or "none"
 
 
 if __name__ == "__main__":

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from xstage_bench.errors import DataError
 from xstage_bench.record.json_file import read_json, write_json
 from xstage_bench.task_schedule import TaskSchedule
 
@@ -26,12 +23,7 @@ def read_replay(path: Path) -> dict[str, Any]:
     UsageError, DataError
         As `read_json`.
     """
-    if path.suffix != ".gz":
-        return read_json(path, dict[str, Any])
-    try:
-        return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=dict[str, Any])
-    except (OSError, EOFError, msgspec.DecodeError) as error:
-        raise DataError(f"{path}: not a compressed JSON document ({error})", "take it from a copy") from error
+    return read_json(path, dict[str, Any])
 
 
 def summary_rows(document: dict[str, Any]) -> list[dict[str, Any]]:

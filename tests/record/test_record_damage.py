@@ -12,7 +12,7 @@ import pytest
 from record_fake import make_run
 
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.record.json_file import encode_json, read_json, write_json
+from xstage_bench.record.json_file import encode_json, read_json, write_compact, write_json
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import load_run, schedules_of
 
@@ -238,3 +238,18 @@ def test_json_files_that_cannot_be_read_or_written(tmp_path):
     with pytest.raises(XStageError, match="directory"):
         write_json(tmp_path / "d", {})
     assert [p.name for p in tmp_path.iterdir()] == ["d"]
+
+
+def test_compressed_json_is_written_read_and_found_damaged(tmp_path):
+    path = tmp_path / "x.json.gz"
+    write_compact(path, {"a": [1, None]})
+    first = path.read_bytes()
+    assert first[:2] == b"\x1f\x8b"
+    write_compact(path, {"a": [1, None]})
+    assert path.read_bytes() == first, "no time of writing in it"
+    assert read_json(path, dict) == {"a": [1, None]}
+    for damaged in (b'{"a": 1}', first[:-6], first[:12] + b"\xff" * 8 + first[20:], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError) as caught:
+            read_json(path, dict)
+        check(caught, path)

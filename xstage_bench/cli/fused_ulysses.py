@@ -43,6 +43,7 @@ def command(
     Every way that delivers rows is checked against float32 first. With --model each case gets predictions, of which the best names the
     way to store and the tile order that count. docs/ulysses.md says what the numbers mean.
     """
+    from xstage_bench.fused.ulysses.document import read_document
     from xstage_bench.fused.ulysses.summary import summarise
     from xstage_bench.record.json_file import encode_json, write_compact
 
@@ -50,7 +51,7 @@ def command(
     check_file(path)
     if recorded is not None and (shapes or degrees or seqs or pairs):
         raise UsageError("--recorded has its cases already", "leave out --shape, --sp, --seq and --pairs")
-    document = _recorded(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, pairs, path)
+    document = read_document(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, pairs, path)
     if model is not None:
         from xstage_bench.fused.ulysses.forecast import add_forecasts
         from xstage_bench.pipeline import find_model
@@ -86,17 +87,6 @@ def _measured(
             write_compact(path, {**argv, **document})
 
     return {**argv, **run(cases, seconds_per_case=budget, seed=seed, pairs=pairs, say=out.note, keep=keep)}
-
-
-def _recorded(path: Path) -> dict[str, Any]:
-    from xstage_bench.errors import DataError
-    from xstage_bench.fused.ulysses.run import SCHEMA_VERSION
-    from xstage_bench.record.json_file import read_json
-
-    document = read_json(path, dict[str, Any], newest=SCHEMA_VERSION)
-    if not {"rows", "failed"} <= set(document):
-        raise DataError(f"{path} is no document of 'xstage fused ulysses'", "name one: xstage fused ulysses --out FILE writes it")
-    return document
 
 
 def _text(summary: dict[str, Any]) -> str:

@@ -204,7 +204,7 @@ def unpack(s: TaskSchedule, packed: PackedTasks, results: dict[int, dict[str, ND
     elapsed_ns = np.maximum(seals["end_timer_ns"].astype(float) - seals["timer_ns"].astype(float), 1.0)
     mhz = (seals["end_clock"].astype(np.int64) - seals["clock"].astype(np.int64)) / elapsed_ns * 1e3
     clock_mhz = float(np.median(mhz[busy]))
-    # Of each SM: its own clock, which under power limits is not that of every other SM, and where its stamps' zero lies on the common time line.
+    # Of each SM: its own rate, and where its stamps' zero lies on the common time line.
     cycle_ns = 1e3 / np.maximum(np.where(busy, mhz, clock_mhz), 1.0)
     late = seals["timer_ns"].astype(np.int64) - seals["zero_ns"].astype(np.int64)
     cycles = seals["clock"].astype(np.int64) - seals["epoch"].astype(np.int64)

@@ -15,12 +15,12 @@ from xstage_bench.environment import link_error_deltas, package_versions, snapsh
 from xstage_bench.errors import UsageError, WaivedError, XStageError
 from xstage_bench.fused.session import results
 from xstage_bench.fused.ulysses.attention import ALONE, FLAGS, STORES, Flags, Store, alone_of, best_build
+from xstage_bench.fused.ulysses.document import SCHEMA_VERSION
 from xstage_bench.fused.ulysses.problem import Placing, Problem
 from xstage_bench.fused.ulysses.shapes import heads_named, known_heads
 from xstage_bench.fused.ulysses.tile_facts import tile_facts
 from xstage_bench.fused.ulysses.tile_order import ORDERS
 
-SCHEMA_VERSION = 1
 AGAIN = f"{ALONE} again"
 #: What flags cost is shown for this order.
 FLAGGED = "owner-interleaved"

@@ -17,9 +17,22 @@ SERIAL_NCCL = ("nccl", "nccl graph")
 VISIBLE = "shard"
 
 
-def summarise(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``{"rows": [...]}`` of a document of `ulysses.run`; the keys that DESIGN.md fixes, and some more."""
-    return {"rows": [_row(row) for row in document["rows"]]}
+#: What tells cases apart.
+CASE = ("shape", "heads", "kv_heads", "head_dim", "seq", "sp")
+
+
+def summarise(document: Mapping[str, Any], pairs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return ``{"rows": [...]}`` of a document of `ulysses.run`; the keys that DESIGN.md fixes, and some more.
+
+    Parameters
+    ----------
+    document : mapping
+    pairs : mapping, optional
+        A document of pairs. Where a case is in it with the variants that count, what fusing costs is taken from it: ``fused_over_alone``,
+        ``measured_residual_us`` and the measured stalls. Times, and everything that has a serial way in it, are the other document's.
+    """
+    again = {tuple(row[k] for k in CASE): row for row in (pairs or {}).get("rows", ())}
+    return {"rows": [_row(row, again.get(tuple(row[k] for k in CASE))) for row in document["rows"]]}
 
 
 def chosen_of(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -35,7 +48,7 @@ def best_of(row: Mapping[str, Any]) -> tuple[str, float]:
     return name, searched[name]
 
 
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+def _row(row: Mapping[str, Any], pair: Mapping[str, Any] | None) -> dict[str, Any]:
     times = _times(row)
     store, order = chosen_of(row)
     name = f"fused {store} {order}"
@@ -45,7 +58,12 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         serial["serial_nccl"] = nccl
     predicted = next((f for f in row.get("forecast") or () if (f["store"], f["order"]) == (store, order)), None)
     best_name, best_us = best_of(row)
+    sent = f"fused {store} {FLAGGED}"
+    seen = f"{sent} {VISIBLE}"
     alone = min((n for s in row["builds"] if (n := alone_of(s))), key=lambda n: times[n])
+    copying = min((n for n in times if n.endswith("copying SMs")), key=lambda n: times[n], default=None)
+    others = {"cudnn": "cudnn", "fused_visible": seen, **serial, "serial_copying_sms": copying}
+    cost = pair if pair is not None and {name, alone, alone_of(store)} <= set(pair["samples_us"]) else row
     return {
         "shape": row["shape"],
         "heads": row["heads"],
@@ -58,29 +76,33 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "serial_nccl_us": times.get(nccl) if nccl else None,
         "serial_push_us": times.get("push"),
         "fused_us": times[name],
-        "fused_visible_us": times.get(f"fused {store} {FLAGGED} {VISIBLE}"),
+        "fused_visible_us": times.get(seen),
         "predicted_fused_us": predicted["fused_us"] if predicted else None,
         "predicted_serial_us": row.get("predicted_serial_us"),
         "fused": name,
         "alone": alone,
-        "fused_over_alone": _paired(row, lambda t: t[name] / t[alone]),
+        "fused_over_alone": _paired(cost, lambda t: t[name] / t[alone]),
+        "from_pairs": cost is pair,
         "best_found": best_name,
         "best_found_us": best_us,
+        "fused_over_best": _paired(row, lambda t: t[name] / t[best_name]),
+        "arrived_after_us": _paired(row, lambda t: t[seen] - t[sent]) if seen in times and sent in times else None,
         "predicted_residual_us": predicted["residual_us"] if predicted else None,
-        "measured_residual_us": _paired(row, lambda t: t[name] - t[alone_of(store)]),
+        "measured_residual_us": _paired(cost, lambda t: t[name] - t[alone_of(store)]),
         "tflop_per_s": {n: row["tflop_of_one_rank"] / us * 1e6 for n, us in times.items() if n in (alone, "cudnn")},
-        "serial_copying_sms_us": min((us for n, us in times.items() if n.endswith("copying SMs")), default=None),
+        "over_alone": {key: _paired(row, lambda t, n=n: t[n] / t[alone]) for key, n in others.items() if n in times},
+        "serial_copying_sms_us": times.get(copying) if copying else None,
         "serial_copy_engine_us": times.get("copy engine"),
         "speed_up": {key: _paired(row, lambda t, n=n: t[n] / t[name]) for key, n in serial.items()},
         "hidden_share": {key: _paired(row, lambda t, n=n: (t[n] - t[name]) / (t[n] - t[alone])) for key, n in serial.items()},
-        "stall_us": {store: _stall(row, store) for store in row["builds"]},
+        "stall_us": {store: _stall(row, pair if pair is not None and store in pair["tiles"] else row, store) for store in row["builds"]},
         "rounds": row["rounds"],
     }
 
 
-def _stall(row: Mapping[str, Any], store: str) -> dict[str, float | None]:
+def _stall(row: Mapping[str, Any], stamped: Mapping[str, Any], store: str) -> dict[str, float | None]:
     """Return the longest that one SM is held up in its stores, predicted and by its stamps: what its stores took beyond local ones."""
-    facts = row["tiles"][store]
+    facts = stamped["tiles"][store]
     tiles = (
         len(facts["compute"]["wave_us"])
         if len(facts["time_line"]["fused"]["tiles"]) >= TILES_SHOWN

@@ -81,7 +81,9 @@ def fused(rig: Rig, build: Build, order: str, flags: Flags = "none") -> Variant:
 
 
 def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
-    """Execute once with a time stamp around each tile's parts, alone (`order` None) or fused, and return the `STAMP`s of rank 0.
+    """Execute with a time stamp around each tile's parts, alone (`order` None) or fused, and return the `STAMP`s of rank 0.
+
+    It is executed twice and the second time counts: the first wakes links that fell asleep while the host prepared it, and waits for them.
 
     Returns
     -------
@@ -97,9 +99,11 @@ def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
         places.append(rig.take(gpu, tiles * build.consumers * STAMP.itemsize))
         plan["stamps"] = places[-1]
         plans.append(plan)
-    _attention(rig, build, plans)()
-    for gpu in rig.gpus:
-        gpu.synchronize()
+    queue = _attention(rig, build, plans)
+    for _ in range(2):
+        queue()
+        for gpu in rig.gpus:
+            gpu.synchronize()
     tiles = int(plans[0]["tiles"][0])
     return rig.gpus[0].download(places[0], STAMP, tiles * build.consumers).reshape(tiles, build.consumers)
 
