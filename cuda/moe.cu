@@ -166,13 +166,14 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
     stamp.computed_ns = global_timer_ns();
 #endif
     late_facts(facts, plan, task, base + SCALES_AT + (group * GROUP_WARPS + warp) * SCALES_BYTES, warp, lane);
-    if (XSTAGE_PRESUM && task.second) add_sums(plan, facts, upper, lower, task, lane);
+    const Scales scales(facts);
+    if (XSTAGE_PRESUM && task.second) add_sums(plan, facts, scales, upper, lower, task, lane);
     if (task.second) {
-      combine(plan, staging, facts, upper, task, 0, lane);
-      combine(plan, staging, facts, lower, task, 1, lane);
+      combine(plan, staging, facts, scales, upper, task, 0, lane);
+      combine(plan, staging, facts, scales, lower, task, 1, lane);
     } else {
-      swiglu(plan, staging, facts, upper, task, 0, warp, lane);
-      swiglu(plan, staging + ACT_STAGED_BYTES, facts, lower, task, 1, warp, lane);
+      swiglu(plan, staging, facts, scales, upper, task, 0, warp, lane);
+      swiglu(plan, staging + ACT_STAGED_BYTES, facts, scales, lower, task, 1, warp, lane);
     }
     if (XSTAGE_PRESUM && task.second) send_sums(plan, facts, task, lane);
 #if XSTAGE_STAMPS

@@ -80,7 +80,7 @@ static __device__ __forceinline__ void late_facts(Facts &facts, const MoePlan &p
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(scales + 16 * lane), "f"(facts.columns.x), "f"(facts.columns.y), "f"(facts.columns.z), "f"(facts.columns.w)
                : "memory");
   __syncwarp();
-  // A new value to the compiler, so that it may move the reads as it likes, but not before this.
+  // A new value to the compiler: it may move the reads to where they are used, but not to before this.
   asm volatile("mov.u32 %0, %1;" : "=r"(facts.scales) : "r"(scales + 8 * (lane & 3)) : "memory");
 #endif
 #if XSTAGE_FP8 && XSTAGE_DISPATCH
@@ -99,8 +99,6 @@ static __device__ __forceinline__ float2 of_rows(float each, u32 half, u32 lane)
 #endif
 }
 
-// Scales of this thread's two columns in group j of eight; kept in every thread they push the accumulators out to local memory, and asked of the
-// thread that has them they cost four shuffles.
 static __device__ __forceinline__ float2 column_scale(const Facts &facts, u32 j) {
 #if XSTAGE_FP8
   float2 v;
@@ -110,6 +108,22 @@ static __device__ __forceinline__ float2 column_scale(const Facts &facts, u32 j)
   return make_float2(1.0f, 1.0f);
 #endif
 }
+// Scales of this thread's two columns in each group of eight, read at once for both halves of the rows: between the stores of results each read would be
+// waited for by itself. Sums before sending have no registers left for that.
+struct Scales {
+#if XSTAGE_PRESUM
+  const Facts &facts;
+  __device__ __forceinline__ explicit Scales(const Facts &f) : facts(f) {}
+  __device__ __forceinline__ float2 operator[](u32 j) const { return column_scale(facts, j); }
+#else
+  float2 of[16];
+  __device__ __forceinline__ explicit Scales(const Facts &facts) {
+#pragma unroll
+    for (u32 j = 0; j < 16; ++j) of[j] = column_scale(facts, j);
+  }
+  __device__ __forceinline__ float2 operator[](u32 j) const { return of[j]; }
+#endif
+};
 
 // The staged rows may be written again.
 static __device__ __forceinline__ void results_are_free() {
@@ -121,7 +135,7 @@ static __device__ __forceinline__ void results_are_free() {
 
 // Gate and up of eight columns lie in neighbouring groups, so both are in this thread. FP8 activations keep the order in which
 // a thread holds them; the second linear layer's weights are permuted likewise (xstage_bench/fused/moe_weights.py).
-static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, const Facts &facts, const float (&d)[HALF], const Task &task, u32 half, u32 warp,
+static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, const Facts &facts, const Scales &scales, const float (&d)[HALF], const Task &task, u32 half, u32 warp,
                                               u32 lane) {
   const u32 row = (lane & 7) + (lane & 8), first = task.block * TILE + half * HALF + 16 * warp;
   const float2 scale = of_rows(facts.row_scale, half, lane), inverse = of_rows(facts.inverse, half, lane);
@@ -132,7 +146,7 @@ static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, 
 #pragma unroll
     for (u32 h = 0; h < 4; ++h) {
       const u32 g = part + h;
-      const float2 gate = column_scale(facts, 2 * g), up = column_scale(facts, 2 * g + 1);
+      const float2 gate = scales[2 * g], up = scales[2 * g + 1];
 #pragma unroll
       for (u32 i = 0; i < 2; ++i) {
         const float s = i ? scale.y : scale.x, u = s * (i ? inverse.y : inverse.x);
@@ -212,7 +226,7 @@ static __device__ __forceinline__ float2 result_scales(const MoePlan &plan, cons
 // Where a row goes by itself.
 static __device__ __forceinline__ u32 slot_of(const Facts &facts) { return XSTAGE_PRESUM && facts.sum != NO_ROW ? NO_ROW : facts.slot; }
 
-static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging, const Facts &facts, const float (&d)[HALF], const Task &task, u32 half, u32 lane) {
+static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging, const Facts &facts, const Scales &scales, const float (&d)[HALF], const Task &task, u32 half, u32 lane) {
 #if XSTAGE_COMBINE != XSTAGE_COMBINE_NONE
   const float2 scale = result_scales(plan, facts, half, lane);
 #if XSTAGE_COMBINE == XSTAGE_COMBINE_F32
@@ -222,7 +236,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
 #pragma unroll
     for (u32 g = 0; g < 8; ++g) {
       const u32 j = 8 * part + g;
-      const float2 s = column_scale(facts, j);
+      const float2 s = scales[j];
 #pragma unroll
       for (u32 i = 0; i < 2; ++i) {
         const float r = i ? scale.y : scale.x;
@@ -243,7 +257,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
     u32 codes[2][2];
 #pragma unroll
     for (u32 h = 0; h < 2; ++h) {
-      const float2 s = column_scale(facts, j + 2 * h), t = column_scale(facts, j + 2 * h + 1);
+      const float2 s = scales[j + 2 * h], t = scales[j + 2 * h + 1];
       const float *const e = &d[4 * (j + 2 * h)];
       codes[h][0] = pack_fp8(e[0] * scale.x * s.x, e[1] * scale.x * s.y, e[4] * scale.x * t.x, e[5] * scale.x * t.y);
       codes[h][1] = pack_fp8(e[2] * scale.y * s.x, e[3] * scale.y * s.y, e[6] * scale.y * t.x, e[7] * scale.y * t.y);
@@ -257,7 +271,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
   results_are_free();
 #pragma unroll
   for (u32 j = 0; j < 16; j += 2) {
-    const float2 s = column_scale(facts, j), t = column_scale(facts, j + 1);
+    const float2 s = scales[j], t = scales[j + 1];
     const float *e = &d[4 * j];
     store_matrices(staged_result(staging, row, j + (lane >> 4)), pack_bf16(e[0] * scale.x * s.x, e[1] * scale.x * s.y), pack_bf16(e[2] * scale.y * s.x, e[3] * scale.y * s.y),
                    pack_bf16(e[4] * scale.x * t.x, e[5] * scale.x * t.y), pack_bf16(e[6] * scale.y * t.x, e[7] * scale.y * t.y));

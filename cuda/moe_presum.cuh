@@ -28,7 +28,7 @@ static __device__ __forceinline__ float *sum_of(const MoePlan &plan, u32 word, u
 }
 
 // Adds the warp's rows that are part of a sum, both halves of the tile; afterwards facts.complete has the rows whose sums this completed.
-static __device__ __forceinline__ void add_sums(const MoePlan &plan, Facts &facts, const float (&upper)[HALF], const float (&lower)[HALF], const Task &task,
+static __device__ __forceinline__ void add_sums(const MoePlan &plan, Facts &facts, const Scales &scales, const float (&upper)[HALF], const float (&lower)[HALF], const Task &task,
                                                 u32 lane) {
   if (!__any_sync(0xffffffffu, facts.sum != NO_ROW)) return;
   float2 scale[2];
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void add_sums(const MoePlan &plan, Facts &fact
   }
 #pragma unroll
   for (u32 j = 0; j < 16; j += 2) {
-    const float2 s = column_scale(facts, j), t = column_scale(facts, j + 1);
+    const float2 s = scales[j], t = scales[j + 1];
 #pragma unroll
     for (u32 r = 0; r < 4; ++r) {
       const float *const e = &(r / 2 ? lower : upper)[4 * j + 2 * (r & 1)];

@@ -58,9 +58,10 @@ def test_tile_times_are_read_off_stamps_with_waits_and_first_tasks_left_out() ->
 
 
 def test_the_incumbent_stays_unless_a_gain_is_predicted() -> None:
-    assert pick({"wave": 100.0, "interleaved-1": 99.5}, "wave") == "wave"
-    assert pick({"wave": 100.0, "interleaved-1": 90.0, "interleaved-2": 90.2}, "wave") == "interleaved-2"
-    assert pick({"wave": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.0}, "wave") == "interleaved-1"
+    assert pick({"wave-4": 100.0, "interleaved-1": 99.5}, ["wave-4"]) == "wave-4"
+    assert pick({"wave-2": 110.0, "wave-4": 100.0, "wave-8": 101.0, "interleaved-1": 99.5}, ["wave-2", "wave-4", "wave-8"]) == "wave-4"
+    assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 91.7}, ["wave-4"]) == "interleaved-2"
+    assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.0}, ["wave-4"]) == "interleaved-1"
 
 
 @given(
@@ -69,9 +70,9 @@ def test_the_incumbent_stays_unless_a_gain_is_predicted() -> None:
 )
 @settings(max_examples=200)
 def test_what_is_picked_is_never_predicted_to_be_slower(predicted: dict[str, float], usual: float) -> None:
-    predicted = {"wave": usual, **predicted}
-    assert predicted[pick(predicted, "wave")] <= usual
-    assert predicted[pick(predicted, "wave")] <= 1.0102 * min(predicted.values())
+    predicted = {"wave-4": usual, "wave-8": 1.1 * usual, **predicted}
+    assert predicted[pick(predicted, ["wave-4", "wave-8"])] <= usual
+    assert predicted[pick(predicted, ["wave-4", "wave-8"])] <= 1.0203 * min(predicted.values())
 
 
 def test_the_suite_is_the_96_configurations() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from xstage_bench.workloads.shapes import TILE
 
 from .build import COMBINE_BYTES
 from .layer import PADDING, Layer, Rows
-from .order import Order, TaskLists, task_lists
+from .order import Order, TaskLists, task_lists, wave_orders
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 LEADS = (0.5, 1.0, 2.0, 4.0, 8.0)
 #: A short lead waits when a tile is late, a long one leaves a long tail: what the replayed skeleton found best stands first.
 PREFERRED = (2.0, 1.0, 4.0, 8.0, 0.5)
-WORTH_IT, ALIKE = 0.01, 0.005
+#: What another order must gain over waves, and how near predictions must be to count as one: less than the model is off by on this kernel.
+WORTH_IT, ALIKE = 0.01, 0.02
 STORE_BYTES, STORING_WARPS = 512, 4
 NS_OF_CYCLE_MHZ = 1e3
 
@@ -183,22 +184,25 @@ def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combi
 
     Notes
     -----
-    Expert-Wave order stays unless another one is predicted to gain `WORTH_IT`. Of orders whose predictions lie within `ALIKE`, less than
-    the model's own error, the first of `PREFERRED` is taken.
+    The fastest of the Expert-Wave orders stays unless a lead is predicted to gain `WORTH_IT`. Of leads whose predictions lie within
+    `ALIKE`, the first of `PREFERRED` is taken.
     """
-    usual = Order("wave")
-    orders = {order.name: order for order in (usual, *(Order("interleaved", lead=lead) for lead in LEADS))}
+    waves = wave_orders(layer, rows, ctas)
+    orders = {order.name: order for order in (*waves, *(Order("interleaved", lead=lead) for lead in LEADS))}
     found = {name: predict_order(model, layer, rows, times, combine, ctas, order).total_ns for name, order in orders.items()}
-    return Choice(orders[pick(found, usual.name)], found)
+    return Choice(orders[pick(found, [order.name for order in waves])], found)
 
 
-def pick(predicted_ns: Mapping[str, float], usual: str) -> str:
+def pick(predicted_ns: Mapping[str, float], waves: Sequence[str]) -> str:
     """Return the name of the order to use; see `choose_order`."""
-    best = min(predicted_ns.values())
-    if best > (1 - WORTH_IT) * predicted_ns[usual]:
-        return usual
-    alike = [name for name, ns in predicted_ns.items() if ns <= (1 + ALIKE) * best]
-    return next((Order("interleaved", lead=lead).name for lead in PREFERRED if Order("interleaved", lead=lead).name in alike), alike[0])
+    wave = min(waves, key=lambda name: predicted_ns[name])
+    leads = {name: ns for name, ns in predicted_ns.items() if name not in waves}
+    best = min(leads.values(), default=float("inf"))
+    if best > (1 - WORTH_IT) * predicted_ns[wave]:
+        return wave
+    enough = min((1 + ALIKE) * best, predicted_ns[wave])
+    preferred = (Order("interleaved", lead=lead).name for lead in PREFERRED)
+    return next(name for name in preferred if leads.get(name, float("inf")) <= enough)
 
 
 def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> TaskPrediction:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xstage_bench.fused.spread import spread
-from xstage_bench.workloads.moe import default_experts_per_wave
 from xstage_bench.workloads.shapes import TILE
 
 from .build import COMBINE_BYTES, Build, Combine, Publish
 from .forecast import LEADS, TileTimes
 from .group import Group, Prepared
 from .layer import PADDING, Layer, Rows
-from .order import Order
+from .order import Order, usual_wave, wave_orders
 
 if TYPE_CHECKING:
     from xstage_bench.model.stage import Stage
@@ -66,20 +65,6 @@ class Variant:
     local: bool = False
     stagger_ns: int = 0
     stage: Stage | None = None
-
-
-def usual_wave(layer: Layer, rows: Rows, ctas: int) -> int:
-    """Return how many experts the public kernel takes in a wave."""
-    local = layer.local_experts
-    return default_experts_per_wave(layer.shape, float(rows.block_rows.sum()) / local, local, ctas)
-
-
-def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
-    """Return Expert-Wave as the public kernel chooses its waves, and with half, twice and four times as many experts."""
-    local = layer.local_experts
-    usual = usual_wave(layer, rows, ctas)
-    fitting = [n for n in (usual // 2, usual, 2 * usual, 4 * usual) if 1 <= n <= local and local % n == 0]
-    return [Order("wave", n) for n in sorted(set(fitting))]
 
 
 def case_variants(

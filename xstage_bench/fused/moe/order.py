@@ -80,6 +80,20 @@ class TaskLists:
         return (self.words & COLUMN_MASK).astype(np.int64)
 
 
+def usual_wave(layer: Layer, rows: Rows, ctas: int) -> int:
+    """Return how many experts the public kernel takes in a wave."""
+    local = layer.local_experts
+    return default_experts_per_wave(layer.shape, float(rows.block_rows.sum()) / local, local, ctas)
+
+
+def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
+    """Return Expert-Wave as the public kernel chooses its waves, and with half, twice and four times as many experts."""
+    local = layer.local_experts
+    usual = usual_wave(layer, rows, ctas)
+    fitting = [n for n in (usual // 2, usual, 2 * usual, 4 * usual) if 1 <= n <= local and local % n == 0]
+    return [Order("wave", n) for n in sorted(set(fitting))]
+
+
 def task_lists(layer: Layer, rows: Rows, order: Order, ctas: int, claim: Claim = "static") -> TaskLists:
     """Deal the tiles of a rank's rows to CTAs; `claim` as of the `Build` that executes them.
 
@@ -91,7 +105,7 @@ def task_lists(layer: Layer, rows: Rows, order: Order, ctas: int, claim: Claim =
     shape = layer.shape
     per_wave = order.experts_per_wave
     if per_wave is None:
-        per_wave = default_experts_per_wave(shape, rows.block_rows.sum() / layer.local_experts, layer.local_experts, ctas)
+        per_wave = usual_wave(layer, rows, ctas)
     if not 1 <= per_wave <= layer.local_experts:
         raise UsageError(f"{per_wave} experts a wave", f"1 to {layer.local_experts}, the experts of one rank")
     # Experts without rows leave gaps in the numbers of waves, which number the waves that exist.
