@@ -51,14 +51,40 @@ def test_the_pacer_is_never_slower_than_the_fixed_order_of_its_depth() -> None:
         assert " | ".join([f"{row['fixed 1']:.3f}", *cells]) in PACER
 
 
-def test_stores_wait_in_a_queue_before_the_sm_takes_them() -> None:
+def queue_rows(sms: int, stores: int) -> dict[str, dict[str, float]]:
     rows = json.loads((FOLDER / "store_queue.json").read_text())["rows"]
+    return {r["after_the_stores"]: r for r in rows if (r["sms"], r["stores_per_warp"]) == (sms, stores)}
+
+
+def test_what_was_stored_has_arrived() -> None:
+    assert {r["wrong_words"] for r in json.loads((FOLDER / "store_queue.json").read_text())["rows"]} == {0}
+
+
+def test_stores_wait_in_a_queue_before_the_sm_takes_them() -> None:
+    for sms in (1, 132):
+        for stores in (16, 32):
+            rows = queue_rows(sms, stores)
+            taken = rows["nothing"]["fenced_cycles"]
+            assert taken - max(r["stored_cycles"] for r in rows.values()) > 600  # ten warp-stores of each of four warps, 16 cycles each
+            for then in ("shuffle", "shared load", "overwrite"):
+                assert abs(rows[then]["then_cycles"] - taken) < 500
+            assert f"| {taken:,.0f} |".replace(",", " ") in OWN
+    assert re.search(r"About 12 warp-stores per warp", OWN)
+
+
+def test_a_read_from_memory_waits_for_the_drain_of_all_but_a_few_kilobytes() -> None:
+    free = queue_rows(1, 4)["global load"]["bystander_longest_cycles"]
+    assert round(free) == 514
     for stores in (16, 32):
-        fence = [r["then_cycles"] for r in rows if r["stores_per_warp"] == stores and r["after_the_stores"] == "fence.acq_rel.cta"]
-        last = [r["last_store_cycles"] for r in rows if r["stores_per_warp"] == stores]
-        assert min(fence) - max(last) > 600  # ten warp-stores of each of four warps, 16 cycles each
-        assert f"| {fence[0]:,} |".replace(",", " ") in OWN
-    assert re.search(r"about 12 warp-stores per warp", OWN)
+        drained = (stores * 4 * 512 - 4600) / 25.6  # one SM alone, bytes per cycle
+        assert abs(queue_rows(1, stores)["global load"]["then_cycles"] - free - drained) < 0.01 * drained
+    row = queue_rows(132, 8)["global load"]
+    assert row["stored_cycles"] < 100
+    assert row["then_cycles"] > 8000
+    # All SMs share 190 bytes a cycle: what has drained by then is what was stored less 4 to 8 kB per SM.
+    for stores in (8, 16, 32):
+        cycles = queue_rows(132, stores)["global load"]["then_cycles"] - free
+        assert 4e3 < stores * 4 * 512 - cycles * 190 / 132 < 8e3
 
 
 def test_recorded_dumps_of_a_kernel_import() -> None:
