@@ -50,6 +50,17 @@ def test_no_clock_lands_in_a_register_that_a_store_reads(
     assert any("MEMBAR" in line for line in lines[then:fenced])
 
 
+@pytest.mark.parametrize("arch", ARCHITECTURES[1:])
+@pytest.mark.parametrize(("after", "bulk"), [(5, 0), (0, 1), (3, 1), (5, 1)])
+def test_the_copy_engines_variants(sass_of: Callable[[bytes, str], list[str]], arch: str, after: int, bulk: int) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    defines = {"XSTAGE_STORES": "16", "XSTAGE_AFTER": str(after), "XSTAGE_BULK": str(bulk)}
+    lines = sass_of(compile_kernel("store_queue.cu", arch, defines), "xstage_store_queue")
+    assert sum("STG.E.128" in line for line in lines) == (0 if bulk else 16)
+    assert any("UBLKCP" in line for line in lines)
+    assert not any("S2UR" in line and "CLOCK" in line for line in lines), "that read of the clock would wait behind the stores"
+
+
 def test_the_host_mirrors_the_structs(tool: Any) -> None:
     text = (asset_dir("cuda") / "store_queue.cu").read_text()
     for name, dtype in {"QueuePlan": tool.PLAN, "Round": tool.ROUND}.items():

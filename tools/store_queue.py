@@ -19,7 +19,9 @@ from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.environment import snapshot
 from xstage_bench.record.json_file import read_json, write_json
 
-AFTER = ("nothing", "shuffle", "shared load", "global load", "overwrite")
+AFTER = ("nothing", "shuffle", "shared load", "global load", "overwrite", "bulk load")
+#: By bulk stores only reads are asked for: their stores take no register and no place in the SM's queue.
+VARIANTS = (*((after, 0) for after in range(len(AFTER))), (0, 1), (3, 1), (5, 1))
 STORES, ACTIVE = (4, 8, 16, 32), (1, 32, 132)
 WARPS, ROUNDS, STORE_BYTES, REGIONS = 4, 10, 512, 4
 PERIOD_NS, BYSTANDER_CYCLES = 120_000, 60_000
@@ -35,8 +37,9 @@ ROUND = np.dtype(
 
 WHAT = (
     "cycles from the SM's first warp's first store to the last warp's clock read: right after its last store, after one more instruction, "
-    "after a fence of the CTA; a warp that stores nothing executes the same instruction all the time: the longest, and when the last that "
-    f"took over 400 cycles ended; medians over SMs and {ROUNDS - 1} rounds of one launch, {PERIOD_NS} ns apart"
+    "after a fence of the CTA (bulk stores: when their sources are free); a warp that stores nothing executes the same instruction all the "
+    "time: the longest, and when the last that took over 400 cycles ended; medians over SMs and "
+    f"{ROUNDS - 1} rounds of one launch, {PERIOD_NS} ns apart"
 )
 
 
@@ -72,8 +75,10 @@ def measure(path: str) -> None:
     here, report = cupy.zeros(64, dtype=cupy.uint32), cupy.zeros(sms * ROUNDS * ROUND.itemsize, dtype=cupy.uint8)
     rows: list[dict[str, Any]] = []
     for stores in STORES:
-        for after, name in enumerate(AFTER):
-            cubin = compile_kernel("store_queue.cu", "sm_90", {"XSTAGE_STORES": str(stores), "XSTAGE_AFTER": str(after)})
+        for after, bulk in VARIANTS:
+            name = AFTER[after]
+            defines = {"XSTAGE_STORES": str(stores), "XSTAGE_AFTER": str(after), "XSTAGE_BULK": str(bulk)}
+            cubin = compile_kernel("store_queue.cu", "sm_90", defines)
             module = _done(driver.cuModuleLoadData(cubin))
             function, clock = (
                 _done(driver.cuModuleGetFunction(module, name)) for name in (b"xstage_store_queue", b"xstage_store_queue_now")
@@ -94,7 +99,13 @@ def measure(path: str) -> None:
                 _launch(driver, function, sms, 32 * (WARPS + 1), SHARED_BYTES, plan)
                 found = np.frombuffer(report.get().tobytes(), ROUND).reshape(sms, ROUNDS)
                 used = np.array([s for s in range(sms) if s * active % sms < active])
-                what = {"sms": active, "warps": WARPS, "stores_per_warp": stores, "after_the_stores": name}
+                what = {
+                    "sms": active,
+                    "warps": WARPS,
+                    "stores_per_warp": stores,
+                    "by": "bulk" if bulk else "st.v4",
+                    "after_the_stores": name,
+                }
                 rows.append({**what, **cycles(found[used]), "wrong_words": _wrong(there.get(), used, salt, stores, sms)})
                 print(rows[-1], flush=True)
     document = {
@@ -132,11 +143,15 @@ def _wrong(memory: NDArray[np.uint32], active: NDArray[np.int64], salt: int, sto
 
 def show(path: str) -> None:
     """Print the table."""
-    print("| SMs | stores per warp | then | after the last store | after it | after a fence | beside: longest | last slow |")
-    print("|" + "---|" * 8)
+    print("| SMs | stores per warp | by | then | after the last store | after it | after a fence | beside: longest | last slow |")
+    print("|" + "---|" * 9)
     for r in sorted(read_json(Path(path), dict[str, Any])["rows"], key=lambda r: (r["sms"], r["stores_per_warp"])):
         cells = [r[f"{name}_cycles"] for name in ("stored", "then", "fenced", "bystander_longest", "bystander_last_slow")]
-        print(f"| {r['sms']} | {r['stores_per_warp']} | {r['after_the_stores']} | " + " | ".join(f"{c:.0f}" for c in cells) + " |")
+        print(
+            f"| {r['sms']} | {r['stores_per_warp']} | {r.get('by', 'st.v4')} | {r['after_the_stores']} | "
+            + " | ".join(f"{c:.0f}" for c in cells)
+            + " |"
+        )
 
 
 if __name__ == "__main__":
