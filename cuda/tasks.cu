@@ -30,9 +30,7 @@ static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lan
       join(role, threads);  // what the role's other warps have stored goes before the release
       if (leader && lane == 0) {
         signal(events + (u64)task.signals * EVENT_STRIDE);
-        // All 64 bits are needed, so that the clock is read by CS2R: of 32 bits it is S2UR, which stands in the queue behind the SM's stores, and
-        // the signal would seem to come microseconds after the tasks that it lets go.
-        s.stamps[t].signalled = (u32)min(sm_clock() - epoch, 0xffffffffull);
+        s.stamps[t].signalled = since(sm_clock(), epoch);
       }
     }
     if (lane == 0) {

@@ -56,12 +56,19 @@ def test_every_byte_arrives(device: CudaDevice, changed: dict[str, Any]) -> None
     size = np.resize([0, 1, 5, 16, 40], base.task_count) * warps * unit
     index = np.arange(base.task_count) % 40
     waits = {"waits_for": np.where(index >= 4, index - 4, NONE), "signals": index}
-    t = last(device, replace(base, **{**changed, "bytes": size, "remote_bytes": size * 7 // 8 // unit * unit, **waits}), "mma")
-    seen = np.full(40, -np.inf)
-    np.maximum.at(seen, index, t.signal_end_ns)
+    s = replace(base, **{**changed, "bytes": size, "remote_bytes": size * 7 // 8 // unit * unit, **waits})
     later = index >= 4
-    early = seen[index[later] - 4] - t.start_ns[later]
-    assert early.max() < 0, f"{(early >= 0).sum()} of {early.size} tasks begin before their event, the worst by {early.max():.0f} ns"
+    for compute in ("spin", "mma"):
+        t = last(device, s, compute)
+        seen = np.full(40, -np.inf)
+        np.maximum.at(seen, index, t.signal_end_ns)
+        early = seen[index[later] - 4] - t.start_ns[later]
+        # An SM's stamps are tied to the common time at both ends of the execution. Tensor-core work changes the clock between them, so times of
+        # different SMs are comparable to about 1 % of the execution.
+        allowed = 0.01 * t.total_ns if compute == "mma" else 0.0
+        assert early.max() < allowed, (
+            f"{compute}: {(early >= 0).sum()} of {early.size} tasks begin before their event, the worst by {early.max():.0f} ns"
+        )
 
 
 def test_a_role_stores_while_the_other_computes(device: CudaDevice) -> None:
