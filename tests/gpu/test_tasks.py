@@ -63,7 +63,7 @@ def test_every_byte_arrives(device: CudaDevice, changed: dict[str, Any]) -> None
         seen = np.full(40, -np.inf)
         np.maximum.at(seen, index, t.signal_end_ns)
         early = seen[index[later] - 4] - t.start_ns[later]
-        # An SM's stamps are tied to the common time at both ends of the execution. Tensor-core work changes the clock between them, so times of
+        # An SM is tied to the common time at both ends of the execution. Tensor-core work changes the clock between them, so times of
         # different SMs are comparable to about 1 % of the execution.
         allowed = 0.01 * t.total_ns if compute == "mma" else 0.0
         assert early.max() < allowed, (
