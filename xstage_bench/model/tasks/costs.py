@@ -27,6 +27,8 @@ REFERENCE = "reference/task-costs.json"
 STORE_WARPS = 4
 #: What a role needs from the end of one of its tasks to the start of its next.
 _AGAIN = "turn_cycles.single"
+#: Not of the replay, which computes on what it has: by how much of its compute a kernel asks for operands before it needs them.
+AHEAD = "operands_ahead_cycles"
 _STORE, _BOTH, _ONE = "store_cycles.", "drain_gb_per_s.both_ways", "drain_gb_per_s.one_way"
 
 
@@ -76,6 +78,8 @@ class Costs:
         Warp-stores per warp, ascending, and what issuing them costs one SM alone with `STORE_WARPS` warps; empty: the issue law holds.
     link : float
         Factor on the link's rate.
+    ahead : float
+        By how much of its compute a task's operands are asked for before they are needed; 0: it needs none from memory.
     """
 
     compute: float = 0.0
@@ -87,6 +91,7 @@ class Costs:
     stores: tuple[float, ...] = ()
     store_cycles: tuple[float, ...] = ()
     link: float = 1.0
+    ahead: float = 0.0
 
 
 def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
@@ -112,6 +117,7 @@ def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
         stores=tuple(n for n, _ in sizes),
         store_cycles=tuple(cycles for _, cycles in sizes),
         link=min(both, 1.0) if schedule.both_ways else 1.0,
+        ahead=known.get(AHEAD, 0.0),
     )
 
 

@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from xstage_bench.model.tasks.state import (
+    CHUNK,
     FAR,
     FULL,
     INFLOW,
@@ -112,14 +113,36 @@ def start_tasks(w: Work, s: State, queue: Any, p: int) -> None:
     while s.next[p] < w.first[p + 1]:
         t = s.next[p]
         at = s.ready[t]
-        if math.isnan(at):
+        if math.isnan(at) or (t > w.first[p] and math.isnan(s.computed[t - 1])):
             return
         if t > w.first[p]:
-            at = max(at, s.computed[t - 1] + w.turn)
+            at = max(at, s.computed[t - 1] + w.turn, s.supplied[p])
         s.start[t] = at
-        s.computed[t] = at + w.compute[t]
         s.next[p] = t + 1
-        heappush(queue, (s.computed[t], STORE, t))
+        if w.ahead > 0.0:
+            s.rest[t] = w.compute[t]
+            heappush(queue, (at, CHUNK, t))
+        else:
+            s.computed[t] = at + w.compute[t]
+            heappush(queue, (s.computed[t], STORE, t))
+
+
+def compute_on(w: Work, s: State, queue: Any, t: int) -> None:
+    """Compute as far as operands have been asked for. Those behind are asked for now, and wait until what the SM has stored has drained."""
+    now, p = s.link[NOW], w.owner[t]
+    catch_up(w, s, p)
+    rate = s.rate[w.unit[p]]
+    supplied = now + w.reach
+    if s.out[p] > w.passed and rate > 0.0:
+        supplied += (s.out[p] - w.passed) / rate
+    if s.rest[t] > w.ahead:
+        s.rest[t] -= w.ahead
+        heappush(queue, (max(now + w.ahead, supplied), CHUNK, t))
+        return
+    s.computed[t] = now + s.rest[t]
+    s.supplied[p] = supplied - (w.ahead - s.rest[t])  # the operands asked for now are those of the next task's beginning
+    heappush(queue, (s.computed[t], STORE, t))
+    start_tasks(w, s, queue, p)
 
 
 def look(w: Work, s: State, queue: Any, t: int) -> None:
@@ -359,6 +382,8 @@ def run(w: Work, s: State) -> None:
                 stored(w, s, queue, t)
             elif kind == LOOK:
                 look(w, s, queue, t)
+            elif kind == CHUNK:
+                compute_on(w, s, queue, t)
             else:
                 poll(w, s, queue, t)
         else:
@@ -374,6 +399,6 @@ def run(w: Work, s: State) -> None:
 
 #: What the compiled form compiles, callees first.
 COMPILED = (
-    *("share", "catch_up", "aim", "start_tasks", "end_task", "everything"),
+    *("share", "catch_up", "aim", "start_tasks", "compute_on", "end_task", "everything"),
     *("fetched", "look", "polled", "poll", "store", "stored", "reached", "advance", "run"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 #: What a timed event is.
-STORE, STORED, LOOK, POLL = 0, 1, 2, 3
+STORE, STORED, LOOK, POLL, CHUNK = 0, 1, 2, 3, 4
 #: Places in `State.link`.
 NOW, LEVEL, OUTSTANDING, INFLOW, FULL, STEPS = range(6)
 RELAXED, GPU, SYS = 0, 1, 2
@@ -40,6 +40,10 @@ class Work(NamedTuple):
         with nothing outstanding; from an event to the start of a task that waits for it, and the part of it that a look takes.
     fetch : int
         1 where a role has to fetch its next task through the SM's memory pipeline.
+    ahead : float
+        By how much of its compute a task's operands are asked for before they are needed; 0 where operands are no matter.
+    passed, reach : float
+        What of its SM's stores a read from memory does not wait for; what it takes when there are none.
     """
 
     first: Any
@@ -67,6 +71,9 @@ class Work(NamedTuple):
     wait: float
     trip: float
     fetch: int
+    ahead: float
+    passed: float
+    reach: float
 
 
 class State(NamedTuple):
@@ -79,8 +86,12 @@ class State(NamedTuple):
         when its own will have left the link at the rates of that time.
     ready : (T,)
         When the task's role has it and has seen its event; NaN while that is not known.
+    rest : (T,)
+        Compute that is left, where operands matter.
     next : (K,)
         The task that begins next.
+    supplied : (K,)
+        Before when the SM's next task cannot begin, for want of operands that were asked for during the one before.
     out, mark, target : (K,)
         Bytes outstanding, the course of the unit up to which that holds, and the course at which something happens to the SM.
     exit : (K,)
@@ -116,7 +127,9 @@ class State(NamedTuple):
     left: Any
     drained: Any
     ready: Any
+    rest: Any
     next: Any
+    supplied: Any
     out: Any
     mark: Any
     target: Any

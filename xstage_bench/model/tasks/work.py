@@ -18,6 +18,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 PUBLISH = {"relaxed": RELAXED, "release.gpu": GPU, "release.sys": SYS}
 LAG = {"single": 1, "ping_pong": 2}
+#: A read from memory waits until all but this of its SM's stores has drained, and takes this where there are none: measured for both
+#: (docs/own-kernel.md).
+PASSED_BYTES, REACH_CYCLES = 4600.0, 514.0
 
 
 def free_store_cycles(model: NodeModel, schedule: TaskSchedule, costs: Costs) -> FloatArray:
@@ -81,12 +84,16 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
         wait=costs.wait,
         trip=costs.wait / 2,
         fetch=int(costs.fetch),
+        ahead=costs.ahead,
+        passed=PASSED_BYTES,
+        reach=REACH_CYCLES,
     )
     missing = np.zeros(e)
     missing[: schedule.event_count] = schedule.signals_of_event
     state = State(
-        **{name: np.full(t, np.nan) for name in ("start", "computed", "stored", "ended", "left", "drained", "ready")},
+        **{name: np.full(t, np.nan) for name in ("start", "computed", "stored", "ended", "left", "drained", "ready", "rest")},
         next=schedule.first[:-1].copy(),
+        supplied=np.zeros(k),
         out=np.zeros(k),
         mark=np.zeros(k),
         target=np.full(k, 1e300),
