@@ -74,20 +74,21 @@ static __device__ void load(const MoePlan &plan, u32 base) {
 #if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
   const Tasks tasks = my_tasks(plan);
   const u32 *const experts = (const u32 *)plan.block_expert;
-  u32 word = tasks.count ? tasks.words[0] : 0, expert = tasks.count ? experts[task_of(word).block] : 0;
+  auto word_at = [&](u32 i) { return i < tasks.count ? tasks.words[i] : 0; };
+  u32 word = word_at(0), next = word_at(1), expert = experts[task_of(word).block];
   for (u32 i = 0; i < tasks.count; ++i) {
     const Task task = task_of(word);
-    const u32 mine = expert, steps = steps_of(plan, task.second);
-    if (i + 1 < tasks.count) {
-      word = tasks.words[i + 1];
-      expert = experts[task_of(word).block];
-    }
 #if XSTAGE_SCOUT
     if (task.second) await_scout(plan, base, i + 1);
 #else
     await_rows(plan, task);
 #endif
-    bring(plan, base, ring, task, steps, mine, [](u32) {});
+    u32 next_expert, after;
+    // Behind the task's first operands, and not waited for before its last: a fence in between would wait.
+    bring(plan, base, ring, task, steps_of(plan, task.second), expert, [&](u32 k) {
+      if (k == 0) next_expert = experts[task_of(next).block], after = word_at(i + 2);
+    });
+    word = next, next = after, expert = next_expert;
   }
 #else
   Source source(plan, base);
