@@ -45,22 +45,50 @@ static __device__ __forceinline__ void await_rows(const MoePlan &plan, const Tas
 #endif
 }
 
+#if XSTAGE_SCOUT
+// One thread that looks ahead whether tasks' rows are there. A look is a read from memory, which waits for the drain of what the SM has stored; the
+// thread that loads would wait for it before it could ask for the operands, and for those as long again.
+static __device__ void scout(const MoePlan &plan, u32 base) {
+  const Tasks tasks = my_tasks(plan);
+  for (u32 i = 0; i < tasks.count; ++i) {
+    await_rows(plan, task_of(tasks.words[i]));
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(base + SCOUTED_AT), "r"(i + 1) : "memory");
+  }
+}
+static __device__ __forceinline__ u32 scouted(u32 base) {
+  u32 tasks;
+  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(tasks) : "r"(base + SCOUTED_AT) : "memory");
+  return tasks;
+}
+static __device__ __forceinline__ void await_scout(const MoePlan &plan, u32 base, u32 tasks) {
+  if (scouted(base) >= tasks) return;
+  const u64 give_up = global_timer_ns() + plan.timeout_ns;
+  while (scouted(base) < tasks)
+    if (global_timer_ns() > give_up) fault();
+}
+#endif
+
 // One thread: the operands of every task, in order.
 static __device__ void load(const MoePlan &plan, u32 base) {
   Ring ring;
 #if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
   const Tasks tasks = my_tasks(plan);
   const u32 *const experts = (const u32 *)plan.block_expert;
-  u32 word = tasks.count ? tasks.words[0] : 0, expert = tasks.count ? experts[task_of(word).block] : 0;
+  auto word_at = [&](u32 i) { return i < tasks.count ? tasks.words[i] : 0; };
+  u32 word = word_at(0), next = word_at(1), expert = experts[task_of(word).block];
   for (u32 i = 0; i < tasks.count; ++i) {
     const Task task = task_of(word);
-    const u32 mine = expert, steps = steps_of(plan, task.second);
-    if (i + 1 < tasks.count) {
-      word = tasks.words[i + 1];
-      expert = experts[task_of(word).block];
-    }
+#if XSTAGE_SCOUT
+    if (task.second) await_scout(plan, base, i + 1);
+#else
     await_rows(plan, task);
-    bring(plan, base, ring, task, steps, mine, [](u32) {});
+#endif
+    u32 next_expert, after;
+    // Behind the task's first operands, and not waited for before its last: a fence in between would wait.
+    bring(plan, base, ring, task, steps_of(plan, task.second), expert, [&](u32 k) {
+      if (k == 0) next_expert = experts[task_of(next).block], after = word_at(i + 2);
+    });
+    word = next, next = after, expert = next_expert;
   }
 #else
   Source source(plan, base);
@@ -105,35 +133,75 @@ static __device__ __forceinline__ void publish_task(const MoePlan &plan, u32 gro
 #endif
 }
 
-static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
 #if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
-  const Tasks tasks = my_tasks(plan);
-#else
-  Turns turns(base);
+// The CTA's list. Four words are under way or here: a read from memory waits until nearly all that its SM has stored has drained, which can take as long as
+// a tile (docs/own-kernel.md), so nothing is asked for when it is needed.
+class Turns {
+ public:
+  u32 word, position;  // of the task, and where in the words of all CTAs
+#if XSTAGE_AHEAD
+  u32 coming[4];  // of the tasks behind it
 #endif
+
+  __device__ __forceinline__ Turns(const MoePlan &plan, u32) : tasks_(my_tasks(plan)), first_((u32)(tasks_.words - (const u32 *)plan.tasks)) {
+#if XSTAGE_AHEAD
+#pragma unroll
+    for (u32 n = 0; n < 4; ++n) coming[n] = at(n);
+#endif
+  }
+  __device__ __forceinline__ u32 at(u32 i) const { return i < tasks_.count ? tasks_.words[i] : 0; }
+  __device__ __forceinline__ bool next(u32 i, u32, u32) {
+    position = first_ + i;
+#if XSTAGE_AHEAD
+    word = coming[0], coming[0] = coming[1], coming[1] = coming[2], coming[2] = coming[3], coming[3] = at(i + 4);
+#else
+    word = at(i);
+#endif
+    return i < tasks_.count;
+  }
+  __device__ __forceinline__ bool last(u32 i) const { return i + 1 >= tasks_.count; }
+
+ private:
+  const Tasks tasks_;
+  const u32 first_;
+};
+#endif
+
+static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
+  Turns turns(plan, base);
   const u32 group = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
   const u32 staging = base + STAGING_AT + (group * GROUP_WARPS + warp) * STAGED_BYTES;
   const u64 first_stage = matrix_descriptor(uniform(base));
+  const u32 *const experts = (const u32 *)plan.block_expert;
   u32 at = 0;  // stages consumed by both groups
-#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
-  for (u32 i = 0; i < tasks.count; ++i) {
-    const u32 word = tasks.words[i];
-#else
-  for (u32 i = 0; turns.next(i, group, lane); ++i) {
-    const u32 word = turns.word;
+  const u32 scales_at = base + SCALES_AT + 2 * (group * GROUP_WARPS + warp) * SCALES_BYTES;
+  u32 own = 0;  // tasks of this group before this one
+#if XSTAGE_AHEAD
+  // Of this group's next task, and the expert of the one behind it.
+  const Task ahead = task_of(turns.at(group));
+  Facts facts_ahead = facts_of(plan, ahead, experts[ahead.block], warp, lane);
+  u32 expert_ahead = experts[task_of(turns.at(group + 2)).block];
+  keep_columns(facts_ahead, scales_at, lane);
 #endif
-    const Task task = task_of(word);
+  for (u32 i = 0; turns.next(i, group, lane); ++i) {
+    const Task task = task_of(turns.word);
     const u32 steps = uniform(steps_of(plan, task.second));
     if ((i & 1) != group) {
       at += steps;
       continue;
     }
-    const u32 expert = ((const u32 *)plan.block_expert)[task.block];
 #if XSTAGE_STAMPS
     Stamp stamp;
     stamp.turn_ns = global_timer_ns();
 #endif
-    Facts facts = facts_of(plan, task, expert, warp, lane);
+    const u32 scales_here = scales_at + (own & 1) * SCALES_BYTES;
+    ++own;
+#if XSTAGE_AHEAD
+    Facts facts = facts_ahead;
+    facts_ahead = facts_of(plan, task_of(turns.coming[1]), expert_ahead, warp, lane);
+#else
+    Facts facts = facts_of(plan, task, experts[task.block], warp, lane);
+#endif
     if (i > 0) named_sync(TURN + group, 2 * WARPGROUP);
     float upper[HALF], lower[HALF];
     u32 stage = at % STAGES, parity = at / STAGES & 1, before = stage;
@@ -154,10 +222,7 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     at += steps;
-#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
-    if (i + 1 < tasks.count)
-#endif
-      named_arrive(TURN + (group ^ 1), 2 * WARPGROUP);
+    if (!turns.last(i)) named_arrive(TURN + (group ^ 1), 2 * WARPGROUP);
     products_wait<0>();
     settle(upper);
     settle(lower);
@@ -165,7 +230,13 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
 #if XSTAGE_STAMPS
     stamp.computed_ns = global_timer_ns();
 #endif
-    late_facts(facts, plan, task, base + SCALES_AT + (group * GROUP_WARPS + warp) * SCALES_BYTES, warp, lane);
+#if XSTAGE_AHEAD
+    expert_ahead = experts[task_of(turns.coming[3]).block];
+    keep_columns(facts_ahead, scales_at + (own & 1) * SCALES_BYTES, lane);
+#else
+    keep_columns(facts, scales_here, lane);
+#endif
+    late_facts(facts, plan, task, scales_here, warp, lane);
     const Scales scales(facts);
     if (XSTAGE_PRESUM && task.second) add_sums(plan, facts, scales, upper, lower, task, lane);
     if (task.second) {
@@ -189,12 +260,8 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
     if ((threadIdx.x & (WARPGROUP - 1)) == 0) {
       stamp.published_ns = global_timer_ns();
       stamp.smid = sm_id();
-      stamp.word = word;
-#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
-      ((Stamp *)plan.stamps)[&tasks.words[i] - (const u32 *)plan.tasks] = stamp;
-#else
+      stamp.word = turns.word;
       ((Stamp *)plan.stamps)[turns.position] = stamp;
-#endif
     }
 #endif
   }
@@ -247,6 +314,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
     for (u32 p = 0; p < PULLERS; ++p)
       for (u32 b = 0; b < PULL_DEPTH; ++b) barrier_init(pull_barrier(base, p, b), 1);
     for (u32 g = 0; g < GROUPS; ++g) asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + STORED_AT + 4 * g) : "memory");
+    asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + SCOUTED_AT) : "memory");
 #if XSTAGE_CLAIM != XSTAGE_CLAIM_STATIC
     prepare_ring(base);
 #endif
@@ -258,6 +326,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
   if (threadIdx.x < WARPGROUP) {
     registers_lower<40>();
     if (threadIdx.x == 0) load(plan, base);
+#if XSTAGE_SCOUT
+    else if (threadIdx.x == 32) scout(plan, base);
+#endif
 #if XSTAGE_DISPATCH
     else if (threadIdx.x / 32 <= PULLERS && (threadIdx.x & 31) == 0) pull_rows(plan, base, threadIdx.x / 32 - 1);
 #endif

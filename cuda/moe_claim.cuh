@@ -75,7 +75,8 @@ class Handed {  // a reader's side
 
 class Turns : public Handed {
  public:
-  using Handed::Handed;
+  __device__ __forceinline__ Turns(const MoePlan &, u32 base) : Handed(base) {}
+  __device__ __forceinline__ bool last(u32) const { return false; }
   // Go on to task i; false: there is none. By all threads of both groups. Whether a task is followed by another one is not known in time, so the turn is
   // always passed on, and taken once more at the end.
   __device__ __forceinline__ bool next(u32 i, u32 group, u32 lane) {

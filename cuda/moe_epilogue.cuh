@@ -74,11 +74,17 @@ static __device__ __forceinline__ Facts facts_of(const MoePlan &plan, const Task
   return facts;
 }
 
-// A scale that dispatch has brought is known only when its block has arrived: after the products.
-static __device__ __forceinline__ void late_facts(Facts &facts, const MoePlan &plan, const Task &task, u32 scales, u32 warp, u32 lane) {
+// The columns' scales leave the registers until the tile's epilogue reads them back, those of a thread's own columns.
+static __device__ __forceinline__ void keep_columns(const Facts &facts, u32 scales, u32 lane) {
 #if XSTAGE_FP8
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(scales + 16 * lane), "f"(facts.columns.x), "f"(facts.columns.y), "f"(facts.columns.z), "f"(facts.columns.w)
                : "memory");
+#endif
+}
+
+// A scale that dispatch has brought is known only when its block has arrived: after the products.
+static __device__ __forceinline__ void late_facts(Facts &facts, const MoePlan &plan, const Task &task, u32 scales, u32 warp, u32 lane) {
+#if XSTAGE_FP8
   __syncwarp();
   // A new value to the compiler: it may move the reads to where they are used, but not to before this.
   asm volatile("mov.u32 %0, %1;" : "=r"(facts.scales) : "r"(scales + 8 * (lane & 3)) : "memory");
@@ -109,9 +115,9 @@ static __device__ __forceinline__ float2 column_scale(const Facts &facts, u32 j)
 #endif
 }
 // Scales of this thread's two columns in each group of eight, read at once for both halves of the rows: between the stores of results each read would be
-// waited for by itself. Sums before sending have no registers left for that.
+// waited for by itself. Sums before sending and float32 rows have no registers left for that.
 struct Scales {
-#if XSTAGE_PRESUM
+#if XSTAGE_PRESUM || XSTAGE_COMBINE == XSTAGE_COMBINE_F32
   const Facts &facts;
   __device__ __forceinline__ explicit Scales(const Facts &f) : facts(f) {}
   __device__ __forceinline__ float2 operator[](u32 j) const { return column_scale(facts, j); }

@@ -27,6 +27,8 @@
 #ifndef XSTAGE_STAMPS
 #define XSTAGE_STAMPS 0
 #endif
+#define XSTAGE_SCOUT (XSTAGE_CLAIM == 0 && !XSTAGE_DISPATCH)  // a thread looks ahead whether tasks' rows are there
+#define XSTAGE_AHEAD (XSTAGE_CLAIM == 0 && !XSTAGE_PRESUM)  // what a task reads from memory is asked for a task ahead; sums have no registers for that
 #define XSTAGE_ROW_STORE_16 0    // 16-byte stores by half a warp for each row
 #define XSTAGE_ROW_STORE_BULK 1  // a bulk store for each row, by one thread: the row does not pass the registers again
 #define XSTAGE_COMBINE_NONE 0  // nothing is stored: the time that stores are judged against
@@ -96,12 +98,13 @@ static constexpr u32 STAGED_BYTES = XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? 
 static constexpr u32 ACT_STAGED_BYTES = 16 * ROW_BYTES;  // one half of the rows' activations; the other one lies behind it
 static constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
 static constexpr u32 PULL_AT = STAGING_AT + GROUPS * GROUP_WARPS * STAGED_BYTES;
-static constexpr u32 SCALES_BYTES = XSTAGE_FP8 ? 4 * TILE : 0;  // a tile's column scales, of a warp
+static constexpr u32 SCALES_BYTES = XSTAGE_FP8 ? 4 * TILE : 0;  // a tile's column scales; a warp has two, for its tile and the next
 static constexpr u32 SCALES_AT = PULL_AT + (XSTAGE_DISPATCH ? PULLERS * PULL_DEPTH * PULL_BYTES : 0);
-static constexpr u32 BARRIERS_AT = SCALES_AT + GROUPS * GROUP_WARPS * SCALES_BYTES;
+static constexpr u32 BARRIERS_AT = SCALES_AT + 2 * GROUPS * GROUP_WARPS * SCALES_BYTES;
 static constexpr u32 BARRIERS = 2 * STAGES + PULLERS * PULL_DEPTH;
 static constexpr u32 STORED_AT = BARRIERS_AT + 8 * BARRIERS;
-static constexpr u32 HANDED_AT = STORED_AT + 4 * GROUPS, HANDED_SLOTS = 8;  // words that the load thread hands on, and two barriers for each
+static constexpr u32 SCOUTED_AT = STORED_AT + 4 * GROUPS;  // tasks whose rows are known to be there
+static constexpr u32 HANDED_AT = SCOUTED_AT + 8, HANDED_SLOTS = 8;  // words that the load thread hands on, and two barriers for each
 static constexpr u32 SHARED_BYTES = HANDED_AT + (XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC ? 0 : 3 * 8 * HANDED_SLOTS);
 #ifdef XSTAGE_PLAN_BYTES
 static_assert(sizeof(MoePlan) == XSTAGE_PLAN_BYTES && sizeof(Stamp) == XSTAGE_STAMP_BYTES && SHARED_BYTES == XSTAGE_SHARED_BYTES, "build.py differs");

@@ -102,8 +102,8 @@ class Build:
         """Shared memory of a CTA."""
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
         handed = 0 if self.claim == "static" else _HANDED_BYTES
-        scales = 8 * _SCALES_BYTES if self.fp8 else 0
-        barriers = 8 * (2 * _STAGES + _PULL_BUFFERS) + 8
+        scales = 2 * 8 * _SCALES_BYTES if self.fp8 else 0
+        barriers = 8 * (2 * _STAGES + _PULL_BUFFERS) + 16  # and counts of tasks stored and scouted
         return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + barriers + handed
 
     def defines(self) -> dict[str, str]:
