@@ -45,7 +45,9 @@ ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
 Claim = Literal["static", "dynamic", "paced"]
 CLAIMS: tuple[Claim, ...] = ("static", "dynamic", "paced")
 
-_STAGES, _STAGE_BYTES = 5, 32768
+#: Stages of operands that the kernel asks for ahead, and how many bytes of a row one of them sums over.
+STAGES, STEP_BYTES = 5, 128
+_STAGE_BYTES = 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
 _SCALES_BYTES = 512
@@ -103,8 +105,8 @@ class Build:
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
         handed = 0 if self.claim == "static" else _HANDED_BYTES
         scales = 2 * 8 * _SCALES_BYTES if self.fp8 else 0
-        barriers = 8 * (2 * _STAGES + _PULL_BUFFERS) + 16  # and counts of tasks stored and scouted
-        return _STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + barriers + handed
+        barriers = 8 * (2 * STAGES + _PULL_BUFFERS) + 16  # and counts of tasks stored and scouted
+        return STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + barriers + handed
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions."""

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.tasks.costs import AHEAD, PUBLISHERS
 from xstage_bench.task_schedule import NONE, TaskSchedule
 from xstage_bench.workloads.shapes import TILE
 
-from .build import COMBINE_BYTES
+from .build import COMBINE_BYTES, STAGES, STEP_BYTES
 from .layer import PADDING, Layer, Rows
 from .order import Order, TaskLists, task_lists, wave_orders
 
@@ -134,17 +135,20 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
     )
 
 
-def kernel_costs(costs: TaskCosts, tasks: TaskSchedule, times: TileTimes, sm_clock_mhz: float) -> TaskCosts:
+def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: TileTimes, sm_clock_mhz: float) -> TaskCosts:
     """Return the costs of the replay with this kernel's own in their place, in cycles of the clock that the tasks are predicted at.
+
+    Everything that a group reads at a tile's beginning and end is asked for a tile ahead; operands by as much as the ring of stages holds.
 
     A tile time already contains the hand-over of the tensor cores, and an epilogue takes longer than a plain loop of its stores: it is what
     was measured where nothing leaves the GPU.
     """
     contained = ("compute_excess_cycles.", "turn_cycles.", "store_cycles.")
     known = {name: e for name, e in costs.instrument.items() if not name.startswith(contained)}
-    known["turn_cycles.single"] = _median(
-        0.0, "a group reads its next task while it waits for its turn, behind what its SM has outstanding"
-    )
+    steps = layer.shape.hidden * layer.element_bytes // STEP_BYTES
+    ahead = (STAGES - 1) * times.linear1_ns / steps * sm_clock_mhz / NS_OF_CYCLE_MHZ
+    known[AHEAD] = _median(ahead, "the ring's stages but the one that is multiplied, at the pace of a Linear-1 tile")
+    known[PUBLISHERS] = _median(1.0, "by construction")
     usual = TILE * TILE * COMBINE_BYTES["bf16"]  # what a Linear-2 tile stored when its time was read
     for phase, rest_ns in enumerate((times.linear1_rest_ns, times.linear2_rest_ns)):
         size = int(tasks.bytes[tasks.phase == phase].max(initial=0))
@@ -212,5 +216,5 @@ def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, comb
 
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, 0, rows, lists, times, combine, model.sm_clock_mhz)
-    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), tasks, times, model.sm_clock_mhz)
+    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), layer, tasks, times, model.sm_clock_mhz)
     return predict_tasks(model, tasks, pair="0>1", costs=costs, twin=False)

@@ -29,6 +29,8 @@ STORE_WARPS = 4
 _AGAIN = "turn_cycles.single"
 #: Not of the replay, which computes on what it has: by how much of its compute a kernel asks for operands before it needs them.
 AHEAD = "operands_ahead_cycles"
+#: Nor is this: warps that release what others have stored, so that these go on.
+PUBLISHERS = "publishing_warps"
 _STORE, _BOTH, _ONE = "store_cycles.", "drain_gb_per_s.both_ways", "drain_gb_per_s.one_way"
 
 
@@ -80,6 +82,8 @@ class Costs:
         Factor on the link's rate.
     ahead : float
         By how much of its compute a task's operands are asked for before they are needed; 0: it needs none from memory.
+    elsewhere : bool
+        Whether a signal's release is executed by another warp, so that the role goes on at once.
     """
 
     compute: float = 0.0
@@ -92,6 +96,7 @@ class Costs:
     store_cycles: tuple[float, ...] = ()
     link: float = 1.0
     ahead: float = 0.0
+    elsewhere: bool = False
 
 
 def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
@@ -118,6 +123,7 @@ def costs_of(costs: TaskCosts, schedule: TaskSchedule) -> Costs:
         store_cycles=tuple(cycles for _, cycles in sizes),
         link=min(both, 1.0) if schedule.both_ways else 1.0,
         ahead=known.get(AHEAD, 0.0),
+        elsewhere=known.get(PUBLISHERS, 0.0) > 0,
     )
 
 

@@ -192,9 +192,19 @@ def polled(w: Work, s: State, queue: Any, t: int) -> None:
 
 def end_task(w: Work, s: State, queue: Any, t: int, at: float) -> None:
     """Note a task's end, which may lie ahead; its role goes on to its next task, and who waited for the event reads it."""
+    go_on(w, s, queue, t, at)
+    happen(w, s, queue, t, at)
+
+
+def go_on(w: Work, s: State, queue: Any, t: int, at: float) -> None:
+    """A task has ended: its role goes on to its next one."""
     s.ended[t] = at
     if t + w.lag < w.first[w.owner[t] + 1]:
         heappush(queue, (at + w.again, LOOK, t + w.lag))
+
+
+def happen(w: Work, s: State, queue: Any, t: int, at: float) -> None:
+    """A task's signal is out: note when its event is complete, and let those read it who wait for it."""
     event = w.signals[t]
     if event < 0:
         return
@@ -272,7 +282,10 @@ def stored(w: Work, s: State, queue: Any, t: int) -> None:
     if w.signals[t] < 0 or w.publish == RELAXED:
         end_task(w, s, queue, t, now + (w.signal if w.signals[t] >= 0 else 0.0))
         return
-    if s.out[p] > 0.0:
+    if w.elsewhere > 0:
+        go_on(w, s, queue, t, now)
+        happen(w, s, queue, t, max(s.drained[t], everything(w, s)) + w.signal)
+    elif s.out[p] > 0.0:
         i = 2 * p + t % 2
         s.due[i] = s.out[p]
         s.slot[i] = t
@@ -399,6 +412,6 @@ def run(w: Work, s: State) -> None:
 
 #: What the compiled form compiles, callees first.
 COMPILED = (
-    *("share", "catch_up", "aim", "start_tasks", "compute_on", "end_task", "everything"),
+    *("share", "catch_up", "aim", "start_tasks", "compute_on", "go_on", "happen", "end_task", "everything"),
     *("fetched", "look", "polled", "poll", "store", "stored", "reached", "advance", "run"),
 )

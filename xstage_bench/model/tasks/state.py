@@ -42,6 +42,8 @@ class Work(NamedTuple):
         1 where a role has to fetch its next task through the SM's memory pipeline.
     ahead : float
         By how much of its compute a task's operands are asked for before they are needed; 0 where operands are no matter.
+    elsewhere : int
+        1 where another warp releases: the role goes on, and the event happens when what is outstanding then has drained at the rates of then.
     passed, reach : float
         What of its SM's stores a read from memory does not wait for; what it takes when there are none.
     """
@@ -72,6 +74,7 @@ class Work(NamedTuple):
     trip: float
     fetch: int
     ahead: float
+    elsewhere: int
     passed: float
     reach: float
 

@@ -85,6 +85,7 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
         trip=costs.wait / 2,
         fetch=int(costs.fetch),
         ahead=costs.ahead,
+        elsewhere=int(costs.elsewhere),
         passed=PASSED_BYTES,
         reach=REACH_CYCLES,
     )
