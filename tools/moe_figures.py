@@ -143,7 +143,7 @@ def _stalls(axes: Any, rows: list[dict[str, Any]]) -> None:
 def _table(rows: list[dict[str, Any]], tokens: int = 2048, routing: str = "balanced") -> None:
     """Stalls and store spans under both orders."""
     print(f"{routing} routing, {tokens} tokens a rank; us per Linear-2 tile: waves / model's order (predicted)\n")
-    print("| shape | type | result rows | stall | store span, median | p90 | products longer by |\n|" + "---|" * 7)
+    print("| shape | type | result rows | stall | store span, median | p90 | of the stall, within tiles |\n|" + "---|" * 7)
     for row in rows:
         if (row["tokens_per_rank"], row["routing"]) == (tokens, routing) and row.get("stalls"):
             both = [row["stalls"][which] for which in ORDERS]
@@ -151,8 +151,8 @@ def _table(rows: list[dict[str, Any]], tokens: int = 2048, routing: str = "balan
                 f"{one['measured_us']:.2f}" + (f" ({one['predicted_us']:.2f})" if one["predicted_us"] is not None else "") for one in both
             )
             spans = [" / ".join(f"{one['store_span_us'][q]:.1f}" for one in both) for q in ("median", "p90")]
-            longer = " / ".join(f"{one['longer_products_us']:.2f}" for one in both)
-            print("| " + " | ".join([row["shape"], row["dtype"], row["combine"], stall, *spans, longer]) + " |")
+            within = " / ".join(f"{one['within_us']:.2f}" for one in both)
+            print("| " + " | ".join([row["shape"], row["dtype"], row["combine"], stall, *spans, within]) + " |")
 
 
 if __name__ == "__main__":

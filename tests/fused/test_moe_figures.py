@@ -32,7 +32,7 @@ def row(dtype: str, combine: str, stalls: bool = True, predicted: bool = True) -
         "flops": 10**12,
     }
     if stalls:
-        span = {"store_span_us": {"median": 3.2, "p90": 5.1}, "longer_products_us": 0.4, "idle_us": 2.0, "idle_without_us": 0.5}
+        span = {"store_span_us": {"median": 3.2, "p90": 5.1}, "between_us": 1.5, "within_us": 0.4, "idle_us": 2.0, "idle_without_us": 0.5}
         out["stalls"] = {
             "wave": {"order": "wave-2", "measured_us": 1.5, "predicted_us": 2.25 if predicted else None, **span},
             "chosen": {"order": "interleaved-2", "measured_us": 0.25, "predicted_us": 0.2 if predicted else None, **span},

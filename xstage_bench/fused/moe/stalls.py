@@ -1,8 +1,9 @@
 """Stalls of the tensor cores: read off stamped executions, and as the node model predicts them.
 
-An SM's tensor cores are handed from tile to tile. They stand idle from the end of one tile's products to the beginning of the next one's
-when that tile has no warpgroup yet (both still store) or no input yet. The stall is what stores add to this: mean idle time per Linear-2
-tile, with result rows stored less the same order with none stored.
+An SM's tensor cores are handed from tile to tile. They stand still between tiles, from the end of one tile's products to the beginning of
+the next one's, when that tile has no warpgroup yet (both still store) or no input yet; and within tiles, when operands come late, which
+wait behind what the SM has stored. The stall is what stores add to both, per Linear-2 tile: with result rows stored less the same order
+with none stored.
 """
 
 from __future__ import annotations
@@ -66,16 +67,17 @@ def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists) -> dict
     Returns
     -------
     dict
-        ``measured_us``: the stall. ``idle_us``, ``idle_without_us``: of what it is the difference. ``longer_products_us``: what the stores
-        add to the products themselves, of both kinds of tile, per Linear-2 tile; the stall does not contain it. ``store_span_us``: from the
-        end of a Linear-2 tile's products to its last store, of the first warp.
+        ``measured_us``: the stall, of both kinds of tile together; ``between_us`` and ``within_us``: its parts. ``idle_us``,
+        ``idle_without_us``: of what the first part is the difference. ``store_span_us``: from the end of a Linear-2 tile's products to its
+        last store, of the first warp.
     """
     (idle, busy, spans), (bare, undisturbed, _) = (_read(one, lists) for one in (stores, none))
     return {
-        "measured_us": idle - bare,
+        "measured_us": idle - bare + busy - undisturbed,
+        "between_us": idle - bare,
+        "within_us": busy - undisturbed,
         "idle_us": idle,
         "idle_without_us": bare,
-        "longer_products_us": busy - undisturbed,
         "store_span_us": _spans(spans),
     }
 
@@ -86,16 +88,18 @@ def predicted(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine:
     Returns
     -------
     dict
-        ``predicted_us``, and ``predicted_store_span_us`` as in `measured`.
+        ``predicted_us``, ``predicted_within_us`` of it, and ``predicted_store_span_us`` as in `measured`.
     """
-    idle = []
+    idle, busy = [], []
     for one in (combine, "none"):
         found = predict_order(model, layer, rows, times, one, ctas, order)
         second = found.schedule.phase == 1
         idle.append(_per_second(idle_before(found.start_ns, found.compute_end_ns, found.schedule.first), second))
+        busy.append(_per_second(found.compute_end_ns - found.start_ns, second))
         if one == combine:
             spans = found.issue_ns[second]
-    return {"predicted_us": idle[0] - idle[1], "predicted_store_span_us": _spans(spans)}
+    within = busy[0] - busy[1]
+    return {"predicted_us": idle[0] - idle[1] + within, "predicted_within_us": within, "predicted_store_span_us": _spans(spans)}
 
 
 def measure_stalls(group: Group, prepared: Mapping[str, Prepared], forecast: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -122,7 +126,7 @@ def measure_stalls(group: Group, prepared: Mapping[str, Prepared], forecast: Map
             stamped = group.with_stamps(prepared[name])
             group.run(stamped)
             stamps.append(group.stamps(stamped, 0))
-        nothing = {"predicted_us": None, "predicted_store_span_us": None}
+        nothing = {"predicted_us": None, "predicted_within_us": None, "predicted_store_span_us": None}
         out[which] = {
             "order": prepared[stores].order.name,
             **measured(stamps[0], stamps[1], prepared[stores].lists[0]),

@@ -28,7 +28,7 @@ from .build import Build, Combine
 from .forecast import LEADS, STORING_WARPS, Choice, TileTimes, choose_order, tile_times
 from .group import Gpus, Group
 from .layer import DTYPES, Layer, Rows, rows_of
-from .measure import LINK_GB_PER_S, case_variants, flops, measure, prepare, remote_bytes
+from .measure import LINK_GB_PER_S, PUBLISH, case_variants, flops, measure, prepare, remote_bytes
 from .order import Order, TaskLists, task_lists, usual_wave, wave_orders
 from .stalls import measure_stalls, predicted
 from .unfused import unfused_us
@@ -67,9 +67,14 @@ class Case:
         """Whether every order is measured: the regret of the model's choice."""
         return self.tokens == SEARCHED_TOKENS and self.shape in SEARCHED_SHAPES
 
+    @property
+    def name(self) -> str:
+        """For the document."""
+        return "|".join((self.shape, self.dtype, self.routing, str(self.tokens)))
+
     def key(self, combine: str) -> str:
         """Name of one row of the document."""
-        return "|".join((self.shape, self.dtype, self.routing, str(self.tokens), combine))
+        return f"{self.name}|{combine}"
 
 
 def suite_cases(
@@ -108,20 +113,25 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
     begin, combines = time.monotonic(), job["combines"]
     todo = [c for c in job["cases"] if any(c.key(x) not in job["done"] for x in combines)]
     gpus, rng = Gpus(job["devices"]), np.random.default_rng(job["seed"])
-    times = {} if job["model"] is None else _tile_times(todo, gpus, put)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(28, (os.cpu_count() or 2) - 3)), mp_context=context) as pool:
-        made = {
-            c: pool.submit(_make, c, combines, job["model"], times.get((c.shape, c.dtype)), len(job["devices"]), gpus.sms) for c in todo
-        }
+        made = {c: pool.submit(_make, c, len(job["devices"]), gpus.sms) for c in todo}
+        chosen = {}
+        for case in todo if job["model"] is not None else []:
+            times = _tile_times(case, made[case].result(), gpus)
+            put("tiles", (case.name, asdict(times)))
+            chosen[case] = pool.submit(_choose, case, combines, job["model"], times, gpus.sms)
         for case in todo:
             if time.monotonic() - begin > job["budget_s"]:
-                made.pop(case).cancel()
+                for future in (made.pop(case), chosen.pop(case, None)):
+                    if future is not None:
+                        future.cancel()
                 for combine in combines:
                     put("left", (case.key(combine), "the budget was spent"))
                 continue
             try:
-                for row in _measure_case(case, made.pop(case).result(), gpus, job, rng):
+                choice = chosen.pop(case).result() if case in chosen else _Chosen.blind(combines)
+                for row in _measure_case(case, made.pop(case).result(), choice, gpus, job, rng):
                     put("row", row)
                     put("say", _line(row))
             except DeviceLostError:
@@ -130,47 +140,60 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
                 put("failed", (case.key(combines[0]), error.message))
 
 
-def _tile_times(cases: Sequence[Case], gpus: Gpus, put: Callable[[str, Any], None]) -> dict[tuple[str, str], TileTimes]:
-    """Measure what a tile of each shape and type takes: one execution with local destinations, stamped, after one that warms up."""
-    out: dict[tuple[str, str], TileTimes] = {}
-    for case in cases:
-        if (case.shape, case.dtype) in out:
-            continue
-        group = Group(case.layer, gpus)
-        prepared = group.prepare(Order("interleaved", lead=2.0), Build(fp8=case.dtype == "fp8", stamps=True), local=True)
-        group.run(prepared)
-        group.run(prepared)
-        out[case.shape, case.dtype] = tile_times(group.stamps(prepared, 0), prepared.lists[0])
-        put("tiles", (f"{case.shape}|{case.dtype}", asdict(out[case.shape, case.dtype])))
-    return out
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What other processes have made for a case: rows of each rank, and lists of each order."""
+
+    rows: list[Rows]
+    lists: dict[Order, list[TaskLists]]
+
+
+def _make(case: Case, ranks: int, ctas: int) -> _Made:
+    layer = case.layer
+    rows = [rows_of(layer, rank) for rank in range(ranks)]
+    orders = {*wave_orders(layer, rows[0], ctas), *(Order("interleaved", lead=lead) for lead in LEADS)}
+    if case.searched:
+        orders.add(Order("serial"))
+    return _Made(rows, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders})
+
+
+def _tile_times(case: Case, made: _Made, gpus: Gpus) -> TileTimes:
+    """Measure what the tiles of a case take: an execution with local destinations, stamped, after one that warms up.
+
+    Of each case, since a tile of weights that serves few rows is waited for.
+    """
+    order = Order("interleaved", lead=2.0)
+    group = Group(case.layer, gpus, made.rows)
+    prepared = group.prepare(order, Build(fp8=case.dtype == "fp8", publish=PUBLISH, stamps=True), local=True, lists=made.lists[order])
+    group.run(prepared)
+    group.run(prepared)
+    return tile_times(group.stamps(prepared, 0), prepared.lists[0])
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """What other processes have made for a case: rows of each rank, choice and stalls of each width, lists of each order, tile times."""
+class _Chosen:
+    """What the model says of a case: the choice and the stalls of each width of a row, from these tile times."""
 
-    rows: list[Rows]
     choices: dict[str, Choice]
     stalls: dict[str, dict[str, dict[str, Any]]]
-    lists: dict[Order, list[TaskLists]]
     times: TileTimes | None
 
+    @classmethod
+    def blind(cls, combines: Sequence[str]) -> _Chosen:
+        """Without a model: a lead of one tile."""
+        return cls({x: Choice(Order("interleaved"), {}) for x in combines}, {x: {} for x in combines}, None)
 
-def _make(case: Case, combines: Sequence[str], model: Path | None, times: TileTimes | None, ranks: int, ctas: int) -> _Made:
+
+def _choose(case: Case, combines: Sequence[str], model: Path, times: TileTimes, ctas: int) -> _Chosen:
     layer = case.layer
-    rows = [rows_of(layer, rank) for rank in range(ranks)]
-    choices = {x: Choice(Order("interleaved"), {}) for x in combines}
-    stalls: dict[str, dict[str, dict[str, Any]]] = {x: {} for x in combines}
-    usual = Order("wave", usual_wave(layer, rows[0], ctas))
-    if model is not None and times is not None:
-        choices = {x: choose_order(_model(model), layer, rows[0], times, x, ctas) for x in combines}
-        for x, choice in choices.items():
-            for which, order in (("wave", usual), ("chosen", choice.order)):
-                stalls[x][which] = predicted(_model(model), layer, rows[0], times, x, ctas, order)
-    orders = {*(c.order for c in choices.values()), *wave_orders(layer, rows[0], ctas)}
-    if case.searched:
-        orders |= {Order("serial"), *(Order("interleaved", lead=lead) for lead in LEADS)}
-    return _Made(rows, choices, stalls, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders}, times)
+    rows = rows_of(layer, 0)
+    usual = Order("wave", usual_wave(layer, rows, ctas))
+    choices = {x: choose_order(_model(model), layer, rows, times, x, ctas) for x in combines}
+    stalls = {
+        x: {which: predicted(_model(model), layer, rows, times, x, ctas, o) for which, o in (("wave", usual), ("chosen", choices[x].order))}
+        for x in combines
+    }
+    return _Chosen(choices, stalls, times)
 
 
 @cache
@@ -180,15 +203,17 @@ def _model(path: Path) -> Model:
     return find_model(path)
 
 
-def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+def _measure_case(
+    case: Case, made: _Made, choice: _Chosen, gpus: Gpus, job: Mapping[str, Any], rng: np.random.Generator
+) -> Iterator[dict[str, Any]]:
     layer, rows = case.layer, made.rows
     group = Group(layer, gpus, rows)
     for combine in job["combines"]:
         options = case.tokens == OPTIONS_TOKENS and combine == "bf16"
-        chosen, predicted = made.choices[combine].order, made.choices[combine].predicted_ns
+        chosen, predicted = choice.choices[combine].order, choice.choices[combine].predicted_ns
         stage = None if job["model"] is None or not options else stage_at(_model(job["model"]), gpus.sms, STORING_WARPS)
         variants = case_variants(
-            layer, rows[0], chosen, combine, gpus.sms, search=case.searched, options=options, times=made.times, stage=stage
+            layer, rows[0], chosen, combine, gpus.sms, search=case.searched, options=options, times=choice.times, stage=stage
         )
         prepared = prepare(group, variants, made.lists)
         found = measure(group, variants, prepared, job["repetitions"], rng)
@@ -215,7 +240,7 @@ def _measure_case(case: Case, made: _Made, gpus: Gpus, job: Mapping[str, Any], r
             "drain_us": volume / LINK_GB_PER_S / 1e3,
             "flops": max(flops(layer, one) for one in rows),
             "variants": found,
-            "stalls": measure_stalls(group, prepared, made.stalls[combine]),
+            "stalls": measure_stalls(group, prepared, choice.stalls[combine]),
             "unfused_us": None,
         }
         if job["unfused"] and combine == "bf16" and case.routing == "balanced":
