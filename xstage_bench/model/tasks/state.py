@@ -43,7 +43,7 @@ class Work(NamedTuple):
     ahead : float
         By how much of its compute a task's operands are asked for before they are needed; 0 where operands are no matter.
     elsewhere : int
-        1 where another warp releases: the role goes on, and the event happens when what is then outstanding has drained at the rates of then.
+        1 where another warp releases: the role goes on, and the event happens when what is then outstanding has drained at those rates.
     passed, reach : float
         What of its SM's stores a read from memory does not wait for; what it takes when there are none.
     """
