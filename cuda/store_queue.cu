@@ -26,6 +26,7 @@ static constexpr u32 WARPS = 4, ROUNDS = 10, STORE_BYTES = 512, BULK_BYTES = 204
 struct QueuePlan {  // mirrored by PLAN in tools/store_queue.py
   u64 destination, begin_ns, period_ns, here, report;
   u32 active, regions, salt, bystander_cycles;
+  u32 watch, pad;  // 1: on SMs that store nothing the warp beside reads all the same
 };
 struct Round {  // mirrored by ROUND: low words of the SM's clock
   u32 first[WARPS], stored[WARPS], then[WARPS], fenced[WARPS];
@@ -91,7 +92,8 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), 1) xstage_store_q
   if (threadIdx.x < 32) words[lane] = lane;
   if (threadIdx.x == 0) memory[0] = 0;
   __syncthreads();
-  if (smid * plan.active % sms >= plan.active) return;  // evenly over the SMs
+  const bool stores = smid * plan.active % sms < plan.active;  // evenly over the SMs
+  if (!stores && !plan.watch) return;
   const u32 shared = (u32)__cvta_generic_to_shared(words);
   for (u32 r = 0; r < ROUNDS; ++r) {
     const u64 deadline = plan.begin_ns + r * plan.period_ns, give_up = global_timer_ns() + 100 * plan.period_ns;
@@ -108,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), 1) xstage_store_q
 #endif
     while (global_timer_ns() < deadline && global_timer_ns() < give_up) {
     }
-    if (warp < WARPS) {
+    if (warp < WARPS && !stores) {
+    } else if (warp < WARPS) {
       const u32 first = now();
 #if XSTAGE_BULK
       bulk_stores(to - 16 * lane, (u32)__cvta_generic_to_shared(source[warp]), lane);

@@ -22,13 +22,15 @@ from xstage_bench.record.json_file import read_json, write_json
 AFTER = ("nothing", "shuffle", "shared load", "global load", "overwrite", "bulk load")
 #: By bulk stores only reads are asked for: their stores take no register and no place in the SM's queue.
 VARIANTS = (*((after, 0) for after in range(len(AFTER))), (0, 1), (3, 1), (5, 1))
-STORES, ACTIVE = (4, 8, 16, 32), (1, 32, 132)
+STORES, ACTIVE = (4, 8, 16, 32), (1, 33, 66, 132)
+#: So many SMs store while the others read only: every fourth, and one of each two neighbours.
+WATCHED = (33, 66)
 WARPS, ROUNDS, STORE_BYTES, REGIONS = 4, 10, 512, 4
 PERIOD_NS, BYSTANDER_CYCLES = 120_000, 60_000
 SHARED_BYTES = 1 << 17  # one CTA on each SM
 PLAN = np.dtype(
     [(n, "<u8") for n in ("destination", "begin_ns", "period_ns", "here", "report")]
-    + [(n, "<u4") for n in ("active", "regions", "salt", "bystander_cycles")]
+    + [(n, "<u4") for n in ("active", "regions", "salt", "bystander_cycles", "watch", "pad")]
 )
 ROUND = np.dtype(
     [(n, "<u4", WARPS) for n in ("first", "stored", "then", "fenced")]
@@ -39,7 +41,7 @@ WHAT = (
     "cycles from the SM's first warp's first store to the last warp's clock read: right after its last store, after one more instruction, "
     "after a fence of the CTA (bulk stores: when their sources are free); a warp that stores nothing executes the same instruction all the "
     "time: the longest, and when the last that took over 400 cycles ended; medians over SMs and "
-    f"{ROUNDS - 1} rounds of one launch, {PERIOD_NS} ns apart"
+    f"{ROUNDS - 1} rounds of one launch, {PERIOD_NS} ns apart; others_longest_cycles: on SMs that store nothing"
 )
 
 
@@ -95,7 +97,7 @@ def measure(path: str) -> None:
                 _launch(driver, clock, 1, 1, 0, where)
                 begin_ns = int(report.get()[:8].view(np.uint64)[0]) + 5_000_000
                 addresses = (there.data.ptr, begin_ns, PERIOD_NS, here.data.ptr, report.data.ptr)
-                plan = np.array([(*addresses, active, REGIONS, salt, BYSTANDER_CYCLES)], PLAN)
+                plan = np.array([(*addresses, active, REGIONS, salt, BYSTANDER_CYCLES, int(active in WATCHED), 0)], PLAN)
                 _launch(driver, function, sms, 32 * (WARPS + 1), SHARED_BYTES, plan)
                 found = np.frombuffer(report.get().tobytes(), ROUND).reshape(sms, ROUNDS)
                 used = np.array([s for s in range(sms) if s * active % sms < active])
@@ -107,6 +109,10 @@ def measure(path: str) -> None:
                     "after_the_stores": name,
                 }
                 rows.append({**what, **cycles(found[used]), "wrong_words": _wrong(there.get(), used, salt, stores, sms)})
+                if active in WATCHED:
+                    others = np.setdiff1d(np.arange(sms), used)
+                    longest = np.median(found["bystander_longest"][:, 1:], axis=1)
+                    rows[-1] |= {"others_longest_cycles": float(np.median(longest[others])), "longest_by_smid": longest.tolist()}
                 print(rows[-1], flush=True)
     document = {
         "schema_version": 2,

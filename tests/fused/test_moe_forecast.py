@@ -57,9 +57,10 @@ def test_tile_times_are_read_off_stamps_with_waits_and_first_tasks_left_out() ->
     assert tile_times(stamps, lists) == TileTimes(linear1_ns=1000, linear2_ns=400, linear1_rest_ns=20, linear2_rest_ns=30)
 
 
-def test_the_incumbent_stays_unless_a_gain_is_predicted() -> None:
-    assert pick({"wave-4": 100.0, "interleaved-1": 99.5}, ["wave-4"]) == "wave-4"
-    assert pick({"wave-2": 110.0, "wave-4": 100.0, "wave-8": 101.0, "interleaved-1": 99.5}, ["wave-2", "wave-4", "wave-8"]) == "wave-4"
+def test_waves_stay_where_every_lead_is_predicted_to_be_slower() -> None:
+    assert pick({"wave-4": 100.0, "interleaved-1": 100.1}, ["wave-4"]) == "wave-4"
+    assert pick({"wave-4": 100.0, "interleaved-1": 100.0, "interleaved-2": 100.1}, ["wave-4"]) == "interleaved-1"
+    assert pick({"wave-2": 110.0, "wave-4": 100.0, "wave-8": 101.0, "interleaved-1": 100.5}, ["wave-2", "wave-4", "wave-8"]) == "wave-4"
     assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 91.7}, ["wave-4"]) == "interleaved-2"
     assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.0}, ["wave-4"]) == "interleaved-1"
 

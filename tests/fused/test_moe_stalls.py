@@ -84,7 +84,7 @@ def predict(model: Model, order: Order, combine: str, **changes: Any) -> dict[st
 
 def test_the_predicted_stall_is_what_the_order_and_the_bytes_make_of_it(model: Model) -> None:
     wave, spread = (predict(model, o, "bf16") for o in (Order("wave"), Order("interleaved", lead=1.0)))
-    assert wave["predicted_us"] > 1.1 * spread["predicted_us"] > 0
+    assert wave["predicted_us"] > spread["predicted_us"] > 0
     assert predict(model, Order("wave"), "f32")["predicted_us"] > 2 * wave["predicted_us"]
     # Tiles so long that each one's stores have left before the next one's: what stays is a warpgroup's own epilogue, beside the products.
     slow = predict(model, Order("wave"), "bf16", linear1_ns=300_000.0, linear2_ns=150_000.0)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 LEADS = (0.5, 1.0, 2.0, 4.0, 8.0)
 #: A short lead waits when a tile is late, a long one leaves a long tail: what the replayed skeleton found best stands first.
 PREFERRED = (2.0, 1.0, 4.0, 8.0, 0.5)
-#: What another order must gain over waves, and how near predictions must be to count as one: less than the model is off by on this kernel.
-WORTH_IT, ALIKE = 0.01, 0.02
+#: How near predictions must be to count as one: less than the model is off by on this kernel.
+ALIKE = 0.02
 STORE_BYTES, STORING_WARPS = 512, 4
 NS_OF_CYCLE_MHZ = 1e3
 
@@ -188,8 +188,8 @@ def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combi
 
     Notes
     -----
-    The fastest of the Expert-Wave orders stays unless a lead is predicted to gain `WORTH_IT`. Of leads whose predictions lie within
-    `ALIKE`, the first of `PREFERRED` is taken.
+    Waves where every lead is predicted to be slower than the fastest of them, else a lead: what is not predicted costs waves more. Of leads
+    that are predicted within `ALIKE` of each other, the first of `PREFERRED`.
     """
     waves = wave_orders(layer, rows, ctas)
     orders = {order.name: order for order in (*waves, *(Order("interleaved", lead=lead) for lead in LEADS))}
@@ -202,7 +202,7 @@ def pick(predicted_ns: Mapping[str, float], waves: Sequence[str]) -> str:
     wave = min(waves, key=lambda name: predicted_ns[name])
     leads = {name: ns for name, ns in predicted_ns.items() if name not in waves}
     best = min(leads.values(), default=float("inf"))
-    if best > (1 - WORTH_IT) * predicted_ns[wave]:
+    if best > predicted_ns[wave]:
         return wave
     enough = min((1 + ALIKE) * best, predicted_ns[wave])
     preferred = (Order("interleaved", lead=lead).name for lead in PREFERRED)
