@@ -103,9 +103,8 @@ def _totals(axes: Any, rows: list[dict[str, Any]]) -> None:
 
 def _total(row: dict[str, Any], which: str) -> tuple[float, float] | None:
     """Measured and predicted time, us; None where nothing was predicted for what was measured."""
-    predicted = row["predicted_ns"].get("wave" if which == "wave" else row["chosen"])
-    usual = ((row.get("stalls") or {}).get("wave") or {}).get("order", "").replace("-", " ")
-    variant = "chosen" if which == "chosen" else usual or best_wave(row)
+    variant = "chosen" if which == "chosen" else best_wave(row)
+    predicted = row["predicted_ns"].get(row["chosen"] if which == "chosen" else variant.replace(" ", "-"))
     return None if predicted is None else (row["variants"][variant]["arrived_us"]["value"], predicted / NS_OF_US)
 
 

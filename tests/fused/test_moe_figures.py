@@ -25,7 +25,7 @@ def row(dtype: str, combine: str, stalls: bool = True, predicted: bool = True) -
         "ep": 8,
         "emulated": True,
         "chosen": "interleaved-2",
-        "predicted_ns": {"wave": 125_000.0, "interleaved-2": 99_000.0} if predicted else {},
+        "predicted_ns": {"wave-2": 125_000.0, "interleaved-2": 99_000.0} if predicted else {},
         "variants": {name: {"arrived_us": {"value": value}} for name, value in us.items()},
         "unfused_us": None,
         "drain_us": 60.0,

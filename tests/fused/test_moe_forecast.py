@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xstage_bench.errors import WaivedError
 from xstage_bench.fused.moe.build import STAMP
-from xstage_bench.fused.moe.forecast import TileTimes, as_tasks, pick, tile_times
+from xstage_bench.fused.moe.forecast import TileTimes, as_tasks, busiest, choose_order, pick, predict_order, tile_times
 from xstage_bench.fused.moe.layer import Layer, rows_of
 from xstage_bench.fused.moe.measure import Variant, case_variants
 from xstage_bench.fused.moe.order import Order, TaskLists, task_lists
@@ -74,6 +74,19 @@ def test_what_is_picked_is_never_predicted_to_be_slower(predicted: dict[str, flo
     predicted = {"wave-4": usual, "wave-8": 1.1 * usual, **predicted}
     assert predicted[pick(predicted, ["wave-4", "wave-8"])] <= usual
     assert predicted[pick(predicted, ["wave-4", "wave-8"])] <= 1.0203 * min(predicted.values())
+
+
+def test_a_layer_takes_as_long_as_the_rank_with_most_rows() -> None:
+    """With skewed routing one rank may have three times the rows of another."""
+    layer = Layer(moe_shape("keye-vl-2"), 512, 8, "fp8", "skewed")
+    ranks = sorted((rows_of(layer, rank) for rank in range(8)), key=lambda rows: int(rows.block_rows.sum()))
+    assert ranks[-1].block_rows.sum() > 1.5 * ranks[0].block_rows.sum()
+    model, order = find_model(PROFILE), Order("interleaved", lead=2.0)
+    few, many = (
+        predict_order(model, layer, rows, TIMES, "bf16", 132, order, rank).total_ns for rank, rows in enumerate((ranks[0], ranks[-1]))
+    )
+    assert busiest([ranks[0], ranks[-1]]) == 1
+    assert choose_order(model, layer, [ranks[0], ranks[-1]], TIMES, "bf16", 132).predicted_ns[order.name] == many > 1.2 * few
 
 
 def test_the_suite_is_the_96_configurations() -> None:

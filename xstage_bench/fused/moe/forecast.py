@@ -171,7 +171,7 @@ class Choice:
     predicted_ns: dict[str, float]
 
 
-def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int) -> Choice:
+def choose_order(model: Model, layer: Layer, rows: Sequence[Rows], times: TileTimes, combine: str, ctas: int) -> Choice:
     """Choose the order from the calibrated node model and the tile times; nothing is searched on hardware.
 
     Parameters
@@ -179,8 +179,8 @@ def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combi
     model : Model
         With a node model of pair 0>1.
     layer : Layer
-    rows : Rows
-        Of rank 0.
+    rows : sequence of Rows
+        Of each rank that a GPU executes: the layer ends with the one that has most rows.
     times : TileTimes
         Measured on this GPU.
     combine : {'bf16', 'f32', 'fp8'}
@@ -191,9 +191,10 @@ def choose_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combi
     Waves where every lead is predicted to be slower than the fastest of them, else a lead: what is not predicted costs waves more. Of leads
     that are predicted within `ALIKE` of each other, the first of `PREFERRED`.
     """
-    waves = wave_orders(layer, rows, ctas)
+    rank = busiest(rows)
+    waves = wave_orders(layer, rows[0], ctas)  # all ranks execute the same order
     orders = {order.name: order for order in (*waves, *(Order("interleaved", lead=lead) for lead in LEADS))}
-    found = {name: predict_order(model, layer, rows, times, combine, ctas, order).total_ns for name, order in orders.items()}
+    found = {name: predict_order(model, layer, rows[rank], times, combine, ctas, order, rank).total_ns for name, order in orders.items()}
     return Choice(orders[pick(found, [order.name for order in waves])], found)
 
 
@@ -209,12 +210,19 @@ def pick(predicted_ns: Mapping[str, float], waves: Sequence[str]) -> str:
     return next(name for name in preferred if leads.get(name, float("inf")) <= enough)
 
 
-def predict_order(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> TaskPrediction:
-    """Predict one order of rank 0, without its twin that stores nothing."""
+def busiest(rows: Sequence[Rows]) -> int:
+    """Return the rank with most rows."""
+    return max(range(len(rows)), key=lambda rank: int(rows[rank].block_rows.sum()))
+
+
+def predict_order(
+    model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order, rank: int = 0
+) -> TaskPrediction:
+    """Predict one order of one rank, whose rows these are, without its twin that stores nothing."""
     from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 
     lists = task_lists(layer, rows, order, ctas)
-    tasks = as_tasks(layer, 0, rows, lists, times, combine, model.sm_clock_mhz)
+    tasks = as_tasks(layer, rank, rows, lists, times, combine, model.sm_clock_mhz)
     costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), layer, tasks, times, model.sm_clock_mhz)
     return predict_tasks(model, tasks, pair="0>1", costs=costs, twin=False)

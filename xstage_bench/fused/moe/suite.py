@@ -120,7 +120,7 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
         for case in todo if job["model"] is not None else []:
             times = _tile_times(case, made[case].result(), gpus)
             put("tiles", (case.name, asdict(times)))
-            chosen[case] = pool.submit(_choose, case, combines, job["model"], times, gpus.sms)
+            chosen[case] = pool.submit(_choose, case, combines, job["model"], times, len(job["devices"]), gpus.sms)
         for case in todo:
             if time.monotonic() - begin > job["budget_s"]:
                 for future in (made.pop(case), chosen.pop(case, None)):
@@ -184,15 +184,15 @@ class _Chosen:
         return cls({x: Choice(Order("interleaved"), {}) for x in combines}, {x: {} for x in combines}, None)
 
 
-def _choose(case: Case, combines: Sequence[str], model: Path, times: TileTimes, ctas: int) -> _Chosen:
+def _choose(case: Case, combines: Sequence[str], model: Path, times: TileTimes, ranks: int, ctas: int) -> _Chosen:
     layer = case.layer
-    rows = rows_of(layer, 0)
-    usual = Order("wave", usual_wave(layer, rows, ctas))
+    rows = [rows_of(layer, rank) for rank in range(ranks)]
+    usual = Order("wave", usual_wave(layer, rows[0], ctas))
     choices = {x: choose_order(_model(model), layer, rows, times, x, ctas) for x in combines}
-    stalls = {
-        x: {which: predicted(_model(model), layer, rows, times, x, ctas, o) for which, o in (("wave", usual), ("chosen", choices[x].order))}
-        for x in combines
-    }
+    stalls = {}
+    for x in combines:
+        both = {"wave": usual, "chosen": choices[x].order}
+        stalls[x] = {which: predicted(_model(model), layer, rows[0], times, x, ctas, order) for which, order in both.items()}
     return _Chosen(choices, stalls, times)
 
 
@@ -233,9 +233,7 @@ def _measure_case(
             "busiest_expert": _busiest(rows[0], layer.local_experts),
             "chosen": chosen.name,
             "predicted_ns": predicted,
-            "predicted_gain": min(ns for name, ns in predicted.items() if name.startswith("wave")) / predicted[chosen.name]
-            if predicted
-            else None,
+            "predicted_gain": _predicted_gain(predicted, chosen),
             "remote_bytes": volume,
             "drain_us": volume / LINK_GB_PER_S / 1e3,
             "flops": max(flops(layer, one) for one in rows),

@@ -1,0 +1,117 @@
+"""Predict the orders that the MoE suite measured from its recorded tile times: as they are, and given the same tiles alone (docs/moe.md).
+
+``python tools/moe_forecast.py predict MOE.json MODEL FORECAST.json``: of Expert-Wave in its usual form and the chosen order; some minutes.
+``python tools/moe_forecast.py show FORECAST.json``: how far off, by type and width of a result row, tokens and shape.
+
+*Given alone*: the tile times are multiplied by one factor, with which the same order without stores is predicted as it was measured. Tile
+times are read before the case is measured; the clock under load and what else a launch meets are in the factor, stores are not.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xstage_bench.fused.moe.forecast import TileTimes, busiest, predict_order
+from xstage_bench.fused.moe.layer import rows_of
+from xstage_bench.fused.moe.order import Order
+from xstage_bench.fused.moe.stalls import CLOSE_US
+from xstage_bench.fused.moe.suite import Case
+from xstage_bench.pipeline import find_model
+from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.workloads.shapes import TILE
+
+SMS, RANKS, NS_OF_US = 132, 2, 1e3
+
+
+def predict(path: str, model: str, out: str) -> None:
+    """Write one entry per row and order."""
+    document = read_json(Path(path), dict[str, Any])
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = pool.map(partial(_predict, model, document["tiles"]), document["rows"])
+        rows = list(chain.from_iterable(found))
+    write_json(Path(out), {"schema_version": 1, "what": "predicted from measured tile times, beside measured", "rows": rows})
+    show(out)
+
+
+def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dict[str, Any]]:
+    case = Case(row["shape"], row["dtype"], row["routing"], row["tokens_per_rank"], row["ep"])
+    ranks = [rows_of(case.layer, rank) for rank in range(RANKS)]
+    rank, times = busiest(ranks), TileTimes(**tiles[case.name])
+    tiles_per_sm = ranks[rank].blocks * (case.layer.shape.hidden // TILE) / SMS
+    us = {name: v["arrived_us"]["value"] for name, v in row["variants"].items()}
+    out = []
+    for which, name in (("wave", row["stalls"]["wave"]["order"]), ("chosen", row["chosen"])):
+        kind, _, number = name.partition("-")
+        order = Order("wave", int(number)) if kind == "wave" else Order("interleaved", lead=float(number))
+
+        def total(times: TileTimes, combine: str, order: Order = order) -> float:
+            return predict_order(find_model(Path(model)), case.layer, ranks[rank], times, combine, SMS, order, rank).total_ns / NS_OF_US
+
+        factor = us[f"{which} alone"] / total(times, "none")
+        scaled = replace(times, linear1_ns=times.linear1_ns * factor, linear2_ns=times.linear2_ns * factor)
+        out.append(
+            {
+                "key": row["key"],
+                "which": which,
+                "order": name,
+                "tiles_per_sm": tiles_per_sm,
+                "factor": factor,
+                "alone_us": us[f"{which} alone"],
+                "measured_us": us["chosen" if which == "chosen" else name.replace("-", " ")],
+                "predicted_us": total(times, row["combine"]),
+                "predicted_given_alone_us": total(scaled, row["combine"]),
+            }
+        )
+    return out
+
+
+def show(path: str) -> None:
+    """Print the table."""
+    rows = read_json(Path(path), dict[str, Any])["rows"]
+    heads = (
+        "rows",
+        "n",
+        "predicted: off by, median",
+        "p90",
+        "given alone: off by, median",
+        "p90",
+        "mean",
+        "stores' part per tile within 1 us",
+    )
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    _line("all", rows)
+    groups: list[Callable[[dict[str, Any]], str]] = [
+        lambda r: "{1}, {4} rows".format(*r["key"].split("|")),
+        lambda r: f"{r['key'].split('|')[3]:>4} tokens",
+        lambda r: r["key"].split("|")[0],
+        lambda r: str(r["which"]),
+    ]
+    for group in groups:
+        for name in sorted({group(row) for row in rows}):
+            _line(name, [row for row in rows if group(row) == name])
+
+
+def _line(name: str, rows: list[dict[str, Any]]) -> None:
+    names = ("measured_us", "predicted_us", "predicted_given_alone_us", "tiles_per_sm")
+    measured, plain, given, tiles = (np.array([row[name] for row in rows]) for name in names)
+    cells = []
+    for off in (plain / measured - 1, given / measured - 1):
+        cells += [f"{100 * np.median(abs(off)):.1f} %", f"{100 * np.quantile(abs(off), 0.9):.1f} %"]
+    cells.append(f"{100 * np.mean(given / measured - 1):+.1f} %")
+    cells.append(f"{100 * np.mean(abs((given - measured) / tiles) <= CLOSE_US):.0f} %")
+    print(f"| {name} | {len(rows)} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    {"predict": predict, "show": show}[sys.argv[1]](*sys.argv[2:])
