@@ -1,10 +1,10 @@
 """What fusing will cost, before it is measured: the kernel's schedule as tasks, its compute as measured without stores to a peer, and the
 calibrated node model for the rest.
 
-A tile's stores hold up the next tile by either way to store. The keys and values of the next tile are read by the copy engine for a warp that
-stores nothing, and such a read waits behind what its SM has stored: `cuda/store_queue.cu` saw one take up to 15 000 cycles behind 16 stores of
-each of four warps on all SMs, and 16 000 behind the same bytes by bulk stores (docs/own-kernel.md). That is the form ``single``, whose role
-fetches its next task when what its SM has outstanding has drained.
+A tile's stores hold up the next tile by either way to store. The copy engine reads its keys and values for a warp that stores nothing, and
+such a read waits behind what its SM has stored: `cuda/store_queue.cu` saw one take up to 15 000 cycles behind 16 stores of each of four
+warps on all SMs, and 16 000 behind the same bytes by bulk stores (docs/own-kernel.md). That is the form ``single``, whose role fetches its
+next task when what its SM has outstanding has drained.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ def forecast(
     from xstage_bench.model.tasks.predict import predict_tasks_all
 
     schedules = [
-        tasks_of(problem, builds[store], order, 0, min(ctas, order.size), times[store], sm_clock_mhz) for (store, _), order in orders.items()
+        tasks_of(problem, builds[store], order, 0, min(ctas, order.size), times[store], sm_clock_mhz)
+        for (store, _), order in orders.items()
     ]
     both = [s for schedule in schedules for s in (schedule, schedule.local())]
     predicted = predict_tasks_all(model, both, sm_clock_mhz=sm_clock_mhz, compute=_COMPUTE, compiled=False)
