@@ -253,9 +253,11 @@ def test_compiled_and_plain_loops_agree(s: TaskSchedule) -> None:
     model = recorded()
     pytest.importorskip("numba", exc_type=ImportError)
     c = everything()
-    a, b = predicted(model, s, c, False), predicted(model, s, c, True)
-    for name in ("start_ns", "compute_end_ns", "store_end_ns", "signal_end_ns", "backlog_bytes", "visible_ns"):
-        np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-9, atol=1e-6, err_msg=name)
+    kernel = {name.replace(".", "__"): e.value for name, e in c.instrument.items()}
+    for these in (c, costs(**kernel, operands_ahead_cycles=900.0, publishing_warps=1.0)):
+        a, b = predicted(model, s, these, False), predicted(model, s, these, True)
+        for name in ("start_ns", "compute_end_ns", "store_end_ns", "signal_end_ns", "backlog_bytes", "visible_ns"):
+            np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-9, atol=1e-6, err_msg=name)
 
 
 def test_a_lower_clock_stretches_what_the_sm_does_only(model: Model) -> None:
@@ -309,6 +311,62 @@ def test_loads_wait_behind_the_sms_own_stores(model: Model) -> None:
     backlog_ns = 132 * 20_480 / 368 - none.issue_ns[0]
     for late in (event, fetch):
         assert late.start_ns[first + 1].mean() - none.start_ns[first + 1].mean() > 0.5 * backlog_ns
+
+
+def test_operands_wait_until_nearly_all_that_was_stored_has_drained(model: Model) -> None:
+    """One SM, 16 KB and then compute: late operands prolong it by (bytes - 4600)/drain rate + 514 cycles less what was asked for ahead."""
+    s = TaskSchedule(
+        1, np.zeros(2, np.int64), np.array([1000, 20_000]), np.array([16384, 0]), np.array([16384, 0]), np.full(2, NONE), np.full(2, NONE)
+    )
+    node = model_of(entry_of(next(p for p in model.pairs if p.pair == "0>1" and p.flavour == "st.v4")))  # type: ignore[arg-type]
+
+    def longer(ahead: float) -> float:
+        t = predicted(model, s, costs(operands_ahead_cycles=ahead))
+        return float((t.compute_end_ns[1] - t.start_ns[1]) / NS) - 20_000
+
+    wait = (16384 - 4600) / node.sm_bytes_per_cycle + 514
+    assert longer(600.0) == pytest.approx(wait - 600.0, abs=60)  # of what is left at its first look, the issue of the stores later
+    assert longer(wait + 200) == pytest.approx(0, abs=1e-6)
+    assert longer(0.0) == pytest.approx(0, abs=1e-6)  # a schedule that needs nothing from memory
+    bare = predicted(model, s.without_stores(), costs(operands_ahead_cycles=600.0))
+    assert (bare.compute_end_ns - bare.start_ns) / NS == pytest.approx([1000, 20_000])
+
+
+def test_operands_that_come_late_for_the_next_task_delay_its_start(model: Model) -> None:
+    k = 132
+    n = np.repeat(np.arange(k), 3)
+    s = TaskSchedule(k, n, np.full(3 * k, 12_000), np.full(3 * k, 16384), np.full(3 * k, 16384), np.full(3 * k, NONE), np.full(3 * k, NONE))
+    kernel, replay = (predicted(model, s, costs(operands_ahead_cycles=ahead)) for ahead in (1000.0, 0.0))
+    assert kernel.total_ns > 1.2 * replay.total_ns
+    assert kernel.without_stores_ns == pytest.approx(replay.without_stores_ns)
+    order = np.argsort(n, kind="stable")
+    assert (np.diff(kernel.start_ns[order].reshape(k, 3), axis=1) >= 12_000 * NS - 1e-6).all()
+
+
+def test_a_role_goes_on_where_another_warp_publishes(model: Model) -> None:
+    """What a release waits for delays the event, not the role."""
+    index = np.arange(132 * 4) % 4
+    s = TaskSchedule(
+        132,
+        np.repeat(np.arange(132), 4),
+        np.full(528, 3000),
+        np.full(528, 8192),
+        np.full(528, 8192),
+        np.full(528, NONE),
+        index,
+        form="single",
+    )
+    own, other, relaxed = (
+        predicted(model, replace(s, publish=p), costs(**PUBLISHING, publishing_warps=w))
+        for p, w in (("release.gpu", 0.0), ("release.gpu", 1.0), ("relaxed", 0.0))
+    )
+    assert own.total_ns > 1.3 * other.total_ns
+    assert other.start_ns == pytest.approx(relaxed.start_ns, abs=4 * 20 * NS + 1)  # but for a relaxed signal's own 20 cycles
+    waits = replace(s, waits_for=np.where(index > 0, index - 1, NONE))
+    late, early = (
+        predicted(model, replace(waits, publish=p), costs(**PUBLISHING, publishing_warps=1.0)) for p in ("release.gpu", "relaxed")
+    )
+    assert late.total_ns > early.total_ns
 
 
 def test_the_constants_of_the_recorded_node_and_of_a_replay(model: Model) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,12 +27,20 @@ from xstage_bench.record.reader import Run, load_run
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "h200-x2"
 SAME = RESULTS / "2026-11-29-same-node"
 OTHERS = ("fences", "flavours", "link-sleep", "placement", "profile")
+#: A quick run of the day after, on other GPUs.
+NEXT_DAY = RESULTS / "next-day" / "2026-11-30-quick"
 
 
 def sentinel(run: Run) -> pd.DataFrame:
     """Return the valid sentinel rows of a run."""
     rows = run.samples()
     return rows[(rows["kind"] == "sentinel") & (rows["status"] == "ok")]
+
+
+def _of(parameter: Any, model: Model, pair: str) -> float:
+    found = model.find(pair)
+    entry = None if found is None else parameter.at(found)
+    return np.nan if entry is None else parameter.of(entry).value or np.nan
 
 
 def spread(values: np.ndarray) -> float:
@@ -70,7 +79,9 @@ def main() -> int:
     gpus = {g.uuid for r in [*others, runs[0]] for g in r.manifest.node.gpus}
     print(f"  between nodes ({len(medians)} nodes, {len(gpus)} GPUs, one day): {spread(np.array(medians)):.3%}", np.round(medians, 0))
     models = [fitted(run) for run in runs]
-    profile = find_model(RESULTS / "2026-11-29-profile")
+    profile, later = find_model(RESULTS / "2026-11-29-profile"), load_run(NEXT_DAY)
+    tomorrow = fitted(later)
+    print(f"  the day after, other GPUs: {sentinel(later).groupby('source')['issue_mean_cycles'].median().mean():.0f}")
     print("fitted parameters, pair 0>1 / 1>0")
     for p in PARAMETERS:
         line = []
@@ -78,12 +89,11 @@ def main() -> int:
             entries = [p.at(found) for m in models if (found := m.find(pair)) is not None]
             values = np.array([p.of(e).value for e in entries if e is not None], dtype=float)
             errors = np.array([p.of(e).standard_error for e in entries if e is not None], dtype=float) / values
-            found = profile.find(pair)
-            entry = None if found is None else p.at(found)
-            other = np.nan if entry is None else p.of(entry).value or np.nan
+            other = _of(p, profile, pair)
+            next_day = _of(p, tomorrow, pair) / values.mean() - 1
             line.append(
                 f"standard error within a run {np.sqrt(np.mean(errors**2)):.3%}, between {len(values)} runs {spread(values):.3%}, "
-                f"other GPUs and full sweep {other / values.mean() - 1:+.2%}"
+                f"other GPUs and full sweep {other / values.mean() - 1:+.2%}, the day after {next_day:+.3%}"
             )
         print(f"  {p.name}: {' / '.join(line)}")
     verdicts = [compare(Side("a", a, None), Side("b", b, None)).verdict for a, b in itertools.combinations(models, 2)]

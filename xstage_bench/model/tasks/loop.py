@@ -132,7 +132,8 @@ def compute_on(w: Work, s: State, queue: Any, t: int) -> None:
     now, p = s.link[NOW], w.owner[t]
     catch_up(w, s, p)
     u = w.unit[p]
-    supplied = now + w.reach
+    # Where nothing is stored they come in time, or the compute time that was given has that in it already.
+    supplied = now + min(w.reach, w.ahead)
     if s.active[u] > 0 and s.rate[u] > 0.0:
         ahead = 0.0
         for k in range(s.begin_of[u], s.begin_of[u + 1]):
