@@ -1,10 +1,10 @@
 """What fusing will cost, before it is measured: the kernel's schedule as tasks, its compute as measured without stores to a peer, and the
 calibrated node model for the rest.
 
-A tile's stores hold up the next tile by either way to store. The copy engine reads its keys and values for a warp that stores nothing, and
-such a read waits behind what its SM has stored: `cuda/store_queue.cu` saw one take up to 15 000 cycles behind 16 stores of each of four
-warps on all SMs, and 16 000 behind the same bytes by bulk stores (docs/own-kernel.md). That is the form ``single``, whose role fetches its
-next task when what its SM has outstanding has drained.
+A tile's stores hold up the next tile by either way to store. That is the form ``single``, whose role fetches its next task when what its SM
+has outstanding has drained. A warp whose bulk stores leave from a staged copy computes on, but the next tile's keys and values are read by
+the copy engine, and behind bulk stores it brings nothing before these have left, for a warp that has stored nothing either
+(`cuda/store_queue.cu`, docs/ulysses.md).
 """
 
 from __future__ import annotations
