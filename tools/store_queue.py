@@ -112,7 +112,8 @@ def measure(path: str) -> None:
                 if active in WATCHED:
                     others = np.setdiff1d(np.arange(sms), used)
                     longest = np.median(found["bystander_longest"][:, 1:], axis=1)
-                    rows[-1] |= {"others_longest_cycles": float(np.median(longest[others])), "longest_by_smid": longest.tolist()}
+                    rows[-1]["others_longest_cycles"] = float(np.median(longest[others]))
+                    rows[-1]["longest_by_smid"] = np.rint(longest).astype(int).tolist()
                 print(rows[-1], flush=True)
     document = {
         "schema_version": 2,

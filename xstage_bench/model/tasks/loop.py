@@ -131,18 +131,11 @@ def compute_on(w: Work, s: State, queue: Any, t: int) -> None:
     """Compute as far as operands have been asked for. Those behind are asked for now, and wait until what the SM has stored has drained."""
     now, p = s.link[NOW], w.owner[t]
     catch_up(w, s, p)
-    u = w.unit[p]
     # Where nothing is stored they come in time, or the compute time that was given has that in it already.
     supplied = now + min(w.reach, w.ahead)
-    if s.active[u] > 0 and s.rate[u] > 0.0:
-        ahead = 0.0
-        for k in range(s.begin_of[u], s.begin_of[u + 1]):
-            q = s.members[k]
-            left = s.out[q]
-            if left > 0.0 and s.pending[2 * q] < 0.0 and s.pending[2 * q + 1] < 0.0:
-                left -= s.course[u] - s.mark[q]
-            ahead += max(left - w.passed, 0.0)
-        supplied += ahead / (s.rate[u] * s.active[u])
+    rate = s.rate[w.unit[p]]
+    if s.out[p] > w.passed and rate > 0.0:
+        supplied += (s.out[p] - w.passed) / rate
     if s.rest[t] > w.ahead:
         s.rest[t] -= w.ahead
         heappush(queue, (max(now + w.ahead, supplied), CHUNK, t))
