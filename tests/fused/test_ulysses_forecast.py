@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from xstage_bench.fused.spread import spread
 from xstage_bench.fused.ulysses.attention import STAMP, Build
-from xstage_bench.fused.ulysses.forecast import FORMS, TileTimes, tasks_of
+from xstage_bench.fused.ulysses.forecast import TileTimes, tasks_of
 from xstage_bench.fused.ulysses.problem import Problem
 from xstage_bench.fused.ulysses.summary import best_of, chosen_of, summarise
 from xstage_bench.fused.ulysses.tile_facts import tile_facts
@@ -33,14 +33,13 @@ def test_tasks_store_every_row_and_send_what_others_own(ranks: int, seq: int, ra
     p, build, rank = Problem(2 * ranks, 2 * ranks, 128, seq, ranks), BUILDS[store], rank % ranks
     order = ORDERS[name](p.local_heads, seq, build.tile_rows, ranks, rank, 132)
     ctas = min(132, order.size)
-    for form in FORMS[store]:
-        tasks = tasks_of(p, build, form, order, rank, ctas, TileTimes([10.0], 0.1, 0.1), 1000.0)
-        assert tasks.form == form
-        assert tasks.task_count == order.size
-        unit = tasks.warps * 512
-        assert seq * p.row_bytes <= tasks.bytes.sum() < seq * p.row_bytes + order.size * unit
-        assert 0 <= p.remote_bytes(rank) - tasks.remote_bytes.sum() < order.size * 512
-        assert abs(tasks.compute_cycles.mean() - 10_000) < 500
+    tasks = tasks_of(p, build, order, rank, ctas, TileTimes([10.0], 0.1, 0.1), 1000.0)
+    assert tasks.form == "single"
+    assert tasks.task_count == order.size
+    unit = tasks.warps * 512
+    assert seq * p.row_bytes <= tasks.bytes.sum() < seq * p.row_bytes + order.size * unit
+    assert 0 <= p.remote_bytes(rank) - tasks.remote_bytes.sum() < order.size * 512
+    assert abs(tasks.compute_cycles.mean() - 10_000) < 500
 
 
 def test_tile_times_are_found_again() -> None:

@@ -1,5 +1,10 @@
 """What fusing will cost, before it is measured: the kernel's schedule as tasks, its compute as measured without stores to a peer, and the
 calibrated node model for the rest.
+
+A tile's stores hold up the next tile by either way to store. That is the form ``single``, whose role fetches its next task when what its SM
+has outstanding has drained. A warp whose bulk stores leave from a staged copy computes on, but the next tile's keys and values are read by
+the copy engine, and behind bulk stores it brings nothing before these have left, for a warp that has stored nothing either
+(`cuda/store_queue.cu`, docs/ulysses.md).
 """
 
 from __future__ import annotations
@@ -14,18 +19,14 @@ from numpy.typing import NDArray
 from xstage_bench.fused.ulysses.attention import Build, Store, alone_of
 from xstage_bench.fused.ulysses.problem import BF16_BYTES, Problem
 from xstage_bench.fused.ulysses.tile_order import ORDERS
-from xstage_bench.task_schedule import NONE, Form, TaskSchedule
+from xstage_bench.task_schedule import NONE, TaskSchedule
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model
 
 _WARP_STORE_BYTES = 512
-#: A warp that stores by lanes computes again when its stores are issued. Bulk stores leave from their staged copy while the next tile is
-#: computed, and only the one after that needs the place: two roles in turn; but an operation that finds the engine's queue full waits like
-#: a store. The two forms bound it.
-FORMS: dict[Store, tuple[Form, ...]] = {"st.v4": ("single",), "bulk": ("ping_pong", "single")}
 _COMPUTE = "mma"  # whose costs of tasks hold: the kernel computes on tensor cores
-_WARPS: dict[Form, int] = {"single": 8, "ping_pong": 4}
+_WARPS = 8  # that store: two warpgroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,9 @@ class Forecast:
     store : str
     order : str
     residual_us : float
-        Fused less alone, sender-visible: until everything that was stored has been performed. The middle of the forms' predictions.
-    residual_low_us, residual_high_us : float
-        The least and the most of them.
+        Fused less alone, sender-visible: until everything that was stored has been performed.
     issue_stall_us : float
-        The longest that one SM spends stalled in its stores, over the whole kernel, by the form that predicts more.
+        The longest that one SM spends stalled in its stores, over the whole kernel.
     fused_us : float
         `residual_us` on top of attention alone, as measured.
     """
@@ -49,8 +48,6 @@ class Forecast:
     store: Store
     order: str
     residual_us: float
-    residual_low_us: float
-    residual_high_us: float
     issue_stall_us: float
     fused_us: float
 
@@ -92,19 +89,17 @@ class TileTimes:
 
 
 def tasks_of(
-    problem: Problem, build: Build, form: Form, order: NDArray[np.uint32], rank: int, ctas: int, times: TileTimes, sm_clock_mhz: float
+    problem: Problem, build: Build, order: NDArray[np.uint32], rank: int, ctas: int, times: TileTimes, sm_clock_mhz: float
 ) -> TaskSchedule:
     """Describe one rank's kernel as tasks: each tile computes, then stores its rows, those of other owners to the peer.
 
     Parameters
     ----------
-    form : {'single', 'ping_pong'}
-        Whether a tile's stores hold up the next tile.
     order : ndarray of uint32
         Tiles as the kernel reads them.
     times : TileTimes
     """
-    unit = _WARPS[form] * _WARP_STORE_BYTES
+    unit = _WARPS * _WARP_STORE_BYTES
     cta = np.arange(order.size) % ctas
     turn = np.argsort(cta, kind="stable")
     first = (order & np.uint32(0xFFFF)).astype(np.int64) * build.tile_rows
@@ -124,8 +119,8 @@ def tasks_of(
         waits_for=nothing,
         signals=nothing,
         phases=("attention",),
-        warps=_WARPS[form],
-        form=form,
+        warps=_WARPS,
+        form="single",
         publish="relaxed",
         both_ways=True,
         name=f"{problem.name} {problem.seq} SP{problem.ranks} {build.store}",
@@ -166,24 +161,18 @@ def forecast(
     """
     from xstage_bench.model.tasks.predict import predict_tasks_all
 
-    schedules, keys = [], []
-    for (store, name), order in orders.items():
-        for form in FORMS[store]:
-            schedules.append(tasks_of(problem, builds[store], form, order, 0, min(ctas, order.size), times[store], sm_clock_mhz))
-            keys.append((store, name))
+    schedules = [
+        tasks_of(problem, builds[store], order, 0, min(ctas, order.size), times[store], sm_clock_mhz)
+        for (store, _), order in orders.items()
+    ]
     both = [s for schedule in schedules for s in (schedule, schedule.local())]
     predicted = predict_tasks_all(model, both, sm_clock_mhz=sm_clock_mhz, compute=_COMPUTE, compiled=False)
-    residuals: dict[tuple[Store, str], list[float]] = {}
-    stalls: dict[tuple[Store, str], list[float]] = {}
-    for key, sent, kept in zip(keys, predicted[::2], predicted[1::2], strict=True):
-        residuals.setdefault(key, []).append((sent.all_visible_ns - kept.all_visible_ns) / 1e3)
+    found = []
+    for (store, name), sent, kept in zip(orders, predicted[::2], predicted[1::2], strict=True):
+        residual_us = (sent.all_visible_ns - kept.all_visible_ns) / 1e3
         stall_ns = np.nan_to_num(sent.store_end_ns - sent.compute_end_ns - sent.t0_ns)
         per_sm = np.bincount(sent.schedule.producer, weights=np.maximum(stall_ns, 0.0))
-        stalls.setdefault(key, []).append(float(per_sm.max()) / 1e3)
-    found = []
-    for (store, name), us in residuals.items():
-        middle = (min(us) + max(us)) / 2
-        found.append(Forecast(store, name, middle, min(us), max(us), max(stalls[store, name]), alone_us[store] + middle))
+        found.append(Forecast(store, name, residual_us, float(per_sm.max()) / 1e3, alone_us[store] + residual_us))
     return sorted(found, key=lambda f: f.fused_us)
 
 
@@ -215,6 +204,6 @@ def add_forecasts(document: dict[str, Any], model: Model) -> None:
         alone = {store: row["times_us"][alone_of(store)]["value"] for store in builds}
         clock = max((gpu["sm_clock_mhz"] or 0 for gpu in row["clocks"] or ()), default=0) or model.sm_clock_mhz
         store, name = next(iter(orders))
-        first = tasks_of(problem, builds[store], FORMS[store][0], orders[store, name], 0, row["sms"], times[store], clock)
+        first = tasks_of(problem, builds[store], orders[store, name], 0, row["sms"], times[store], clock)
         row["predicted_serial_us"] = min(alone.values()) + drain_us(model, first)
         row["forecast"] = [asdict(f) for f in forecast(model, problem, builds, orders, alone, times, ctas=row["sms"], sm_clock_mhz=clock)]
