@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from xstage_bench.errors import UsageError
-from xstage_bench.model.tasks import loop
+from xstage_bench.model.tasks import drain, loop
 from xstage_bench.model.tasks.state import State, Work
 
 #: Tasks of all schedules together from which loading numba (about a second) costs less than going without it.
@@ -67,8 +67,8 @@ def compiled_run() -> Callable[[Work, State], None]:
     """Return `loop.run` compiled. Its functions call each other by name, so each is made anew over the compiled ones before it."""
     from numba import njit
 
-    space: dict[str, Any] = dict(vars(loop))
-    for name in loop.COMPILED:
+    space: dict[str, Any] = {**vars(drain), **vars(loop)}
+    for name in (*drain.COMPILED, *loop.COMPILED):
         function = space[name]
         space[name] = njit(cache=True, nogil=True, error_model="numpy")(FunctionType(function.__code__, space, name))
     return cast("Callable[[Work, State], None]", space["run"])
