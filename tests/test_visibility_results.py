@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from xstage_bench.assets import asset_dir
+from xstage_bench.record.json_file import read_json
 
 PAIRS = ("0>1", "1>0")
 
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    path = asset_dir("results") / "h200-x2" / "2026-11-29-visibility" / "visibility.json"
+    path = asset_dir("results") / "h200-x2" / "2026-11-29-visibility" / "visibility.json.gz"
     if not path.exists():
         pytest.skip("this installation comes without the recorded runs of 2 x H200")
-
-    def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is no JSON")
-
-    loaded: dict[str, Any] = json.loads(path.read_text(), parse_constant=refuse)
-    return loaded
+    return read_json(path, dict[str, Any])
 
 
 def rows(document: dict[str, Any], part: str, pair: str, **where: Any) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ Left: bytes issued and visible against time, one warp on all SMs. Right: bytes u
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from xstage_bench.plot import new_figure
+from xstage_bench.record.json_file import read_json
 
 Row = dict[str, Any]
 
@@ -45,4 +45,4 @@ def draw(document: dict[str, Any], pair: str) -> Figure:
 
 
 if __name__ == "__main__":
-    draw(json.loads(Path(sys.argv[1]).read_text()), sys.argv[3] if len(sys.argv) > 3 else "0>1").savefig(sys.argv[2])
+    draw(read_json(Path(sys.argv[1]), dict[str, Any]), sys.argv[3] if len(sys.argv) > 3 else "0>1").savefig(sys.argv[2])

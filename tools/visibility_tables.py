@@ -5,7 +5,6 @@ A number is the mean of the processes' medians; its 95 % interval is t-scaled ov
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
+
+from xstage_bench.record.json_file import read_json
 
 Row = dict[str, Any]
 _KEY = ("part", "pair", "producers", "warps", "bytes", "method", "format", "payload_bytes", "misaligned_bytes", "domains", "beside")
@@ -112,4 +113,4 @@ def tables(document: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(tables(json.loads(Path(sys.argv[1]).read_text())))
+    sys.stdout.write(tables(read_json(Path(sys.argv[1]), dict[str, Any])))
