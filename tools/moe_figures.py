@@ -1,6 +1,6 @@
-"""Draw docs/images/moe.png from the document of `xstage fused moe --suite`, and print the table of stalls of docs/moe.md.
+"""Draw docs/images/moe.png from the document of `xstage fused moe --suite`.
 
-python tools/moe_figures.py MOE.json [PICTURE]
+python tools/moe_figures.py MOE.json FORECAST.json [PICTURE]     (the second of tools/moe_forecast.py)
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ mpl.use("Agg")
 import numpy as np
 
 from xstage_bench.fused.moe.stalls import CLOSE_US, pairs_of
-from xstage_bench.fused.moe.suite import best_wave
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.plot_style import COLOURS, matplotlib_settings, new_figure, style
 from xstage_bench.record.json_file import read_json
@@ -25,27 +24,25 @@ ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "moe.png"
 #: Geomean over the paper's 84 configurations, on its own GPU.
 PUBLISHED_GEOMEAN = 1.18
-NS_OF_US = 1e3
 ORDERS = ("wave", "chosen")
 
 
-def main(path: str, picture: str = str(PICTURE)) -> None:
-    """Read the document, write the figure, print the table."""
-    document = read_json(Path(path), dict[str, Any])
+def main(path: str, forecast: str, picture: str = str(PICTURE)) -> None:
+    """Read the document, write the figure."""
+    document, predicted = (read_json(Path(one), dict[str, Any]) for one in (path, forecast))
     rows = document["rows"]
     with matplotlib_settings(style()):
         figure = new_figure(12.5, 7.2)
         panels = figure.subplots(2, 3).ravel()
         _gains(panels[0], summarise(document)["rows"])
         _bound(panels[1], summarise(document)["rows"])
-        _totals(panels[2], rows)
+        _totals(panels[2], predicted["rows"])
         _both_orders(panels[3], rows, lambda one: float(one["measured_us"]), "stall of the tensor cores per Linear-2 tile, us")
         _both_orders(panels[4], rows, lambda one: float(one["store_span_us"]["median"]), "store span of a Linear-2 tile (median), us")
         _stalls(panels[5], rows)
         figure.text(0.01, 0.01, _foot(document), fontsize=7, color="0.35")
         figure.savefig(picture, dpi=110)
-    print(f"{picture}\n")
-    _table(rows)
+    print(picture)
 
 
 def _foot(document: dict[str, Any]) -> str:
@@ -87,25 +84,17 @@ def _bound(axes: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def _totals(axes: Any, rows: list[dict[str, Any]]) -> None:
-    off = []
-    for which, name, mark, colour in (("wave", "waves", "^", COLOURS[3]), ("chosen", "model's order", "o", COLOURS[0])):
-        points = [point for row in rows if (point := _total(row, which)) is not None]
-        off += [abs(predicted / us - 1) for us, predicted in points]
-        if points:
-            us, predicted = np.array(points).T
-            axes.plot(us, 100 * (predicted / us - 1), mark, color=colour, fillstyle="none", label=name)
+    """Time of the layer from the tile times as they were read, and given what the same tiles took alone."""
+    measured = np.array([row["measured_us"] for row in rows])
+    for key, name, mark, colour in (
+        ("predicted_us", "from its tile times", ".", "0.7"),
+        ("predicted_given_alone_us", "given the tiles alone", "o", COLOURS[0]),
+    ):
+        off = np.array([row[key] for row in rows]) / measured - 1
+        axes.plot(measured, 100 * off, mark, color=colour, fillstyle="none", label=f"{name}: median {100 * np.median(abs(off)):.1f} %")
     axes.axhline(0, color="0.6", linewidth=0.7)
-    said = f"; median {100 * np.median(off):.1f} %" if off else ""
-    axes.set(xscale="log", xlabel="measured, us", ylabel="predicted is off by, %", title=f"Time of the layer{said}")
-    if off:
-        axes.legend()
-
-
-def _total(row: dict[str, Any], which: str) -> tuple[float, float] | None:
-    """Measured and predicted time, us; None where nothing was predicted for what was measured."""
-    variant = "chosen" if which == "chosen" else best_wave(row)
-    predicted = row["predicted_ns"].get(row["chosen"] if which == "chosen" else variant.replace(" ", "-"))
-    return None if predicted is None else (row["variants"][variant]["arrived_us"]["value"], predicted / NS_OF_US)
+    axes.set(xscale="log", xlabel="measured, us", ylabel="predicted is off by, %", title="Time of the layer, both orders")
+    axes.legend()
 
 
 def _both_orders(axes: Any, rows: list[dict[str, Any]], read: Callable[[dict[str, Any]], float], what: str) -> None:
@@ -137,21 +126,6 @@ def _stalls(axes: Any, rows: list[dict[str, Any]]) -> None:
     said = f": {100 * np.mean(close):.0f} % within {CLOSE_US:g} us" if close else ""
     axes.set(xlabel="measured, us", ylabel="predicted, us", title=f"Stall, predicted{said}")
     axes.legend()
-
-
-def _table(rows: list[dict[str, Any]], tokens: int = 2048, routing: str = "balanced") -> None:
-    """Stalls and store spans under both orders."""
-    print(f"{routing} routing, {tokens} tokens a rank; us per Linear-2 tile: waves / model's order (predicted)\n")
-    print("| shape | type | result rows | stall | store span, median | p90 | of the stall, within tiles |\n|" + "---|" * 7)
-    for row in rows:
-        if (row["tokens_per_rank"], row["routing"]) == (tokens, routing) and row.get("stalls"):
-            both = [row["stalls"][which] for which in ORDERS]
-            stall = " / ".join(
-                f"{one['measured_us']:.2f}" + (f" ({one['predicted_us']:.2f})" if one["predicted_us"] is not None else "") for one in both
-            )
-            spans = [" / ".join(f"{one['store_span_us'][q]:.1f}" for one in both) for q in ("median", "p90")]
-            within = " / ".join(f"{one['within_us']:.2f}" for one in both)
-            print("| " + " | ".join([row["shape"], row["dtype"], row["combine"], stall, *spans, within]) + " |")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def summarise(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     us = {name: v["arrived_us"]["value"] for name, v in row["variants"].items()}
-    wave = best_wave(row)
+    wave, usual = best_wave(row), us.get(usual_variant(row))
     alone = min(us["chosen alone"], us["wave alone"])
     searched = {name: value for name, value in us.items() if name.startswith("search ") or is_wave(name)}
     return {
@@ -46,6 +46,8 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "predicted_gain": row.get("predicted_gain"),
         "unfused_us": None if row["unfused_us"] is None else row["unfused_us"]["value"],
         "gain": us[wave] / us["chosen"],
+        "usual_wave_us": usual,
+        "gain_over_usual_wave": None if usual is None else usual / us["chosen"],
         "order": row["chosen"],
         "experts_per_wave": int(wave.split()[1]),
         "drain_us": row["drain_us"],
@@ -70,14 +72,18 @@ def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dic
     regrets = [row["regret"] for row in mine if row["regret"] is not None]
     reached = [row["gain"] / row["skeleton_gain"] for row in mine if row["skeleton_gain"] is not None]
     stalls = [pair for row in mine for pair in pairs_of(row)]
+    usual = [row["gain_over_usual_wave"] for row in mine if row["gain_over_usual_wave"] is not None]
     return {
         "combine": combine,
         "dtype": dtype,
         "n": len(mine),
-        "geomean_gain": _geomean(mine),
+        "geomean_gain": _geomean([row["gain"] for row in mine]),
         "largest_gain": max(row["gain"] for row in mine),
         "smallest_gain": min(row["gain"] for row in mine),
-        "geomean_gain_of_the_papers_shapes": _geomean(paper) if paper else None,
+        "geomean_gain_of_the_papers_shapes": _geomean([row["gain"] for row in paper]) if paper else None,
+        "geomean_gain_over_usual_wave": _geomean(usual) if usual else None,
+        "largest_gain_over_usual_wave": max(usual, default=None),
+        "smallest_gain_over_usual_wave": min(usual, default=None),
         "median_over_alone_where_compute_limits": float(np.median([row["interleaved_us"] / row["alone_us"] for row in light]))
         if light
         else None,
@@ -92,5 +98,11 @@ def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dic
     }
 
 
-def _geomean(rows: Sequence[Mapping[str, Any]]) -> float:
-    return float(np.exp(np.mean(np.log([row["gain"] for row in rows]))))
+def usual_variant(row: Mapping[str, Any]) -> str:
+    """Return the name of the variant of Expert-Wave with as many experts as the public kernel takes; empty where it is not known."""
+    order = str(((row.get("stalls") or {}).get("wave") or {}).get("order", ""))
+    return order.replace("-", " ")
+
+
+def _geomean(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))

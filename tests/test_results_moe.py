@@ -1,0 +1,110 @@
+"""The recorded suite of the MoE kernel: docs/moe.md and docs/reproduction.md say what it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xstage_bench.fused.moe.skeleton import with_skeletons
+from xstage_bench.fused.moe.suite import suite_cases
+from xstage_bench.fused.moe.summary import summarise
+from xstage_bench.record.json_file import read_json
+from xstage_bench.replay_document import read_replay
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "results" / "h200-x2" / "moe"
+PAGE = (ROOT / "docs" / "moe.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return read_json(FOLDER / "moe.json.gz", dict[str, Any])
+
+
+def printed(*command: str) -> list[str]:
+    """Lines of the table that a tool prints."""
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    return [line for line in done.stdout.splitlines() if line.startswith("|")]
+
+
+def test_it_is_the_whole_suite_on_real_gpus(document: dict[str, Any]) -> None:
+    assert {row["key"] for row in document["rows"]} == {case.key(combine) for case in suite_cases() for combine in ("bf16", "f32")}
+    assert not document["failed"]
+    assert not document["left"]
+    assert document["backend"] == "cuda"
+    assert [gpu["name"] for gpu in document["environment"]["gpus"]] == ["NVIDIA H200"] * 2
+
+
+def test_results_were_right(document: dict[str, Any]) -> None:
+    for row in document["rows"]:
+        for name, variant in row["variants"].items():
+            error = variant.get("relative_error")
+            if error is not None:
+                assert error < (0.06 if row["dtype"] == "fp8" or name == "chosen fp8 rows" else 0.01), (row["key"], name)
+        assert row["variants"]["chosen"]["relative_error"] is not None
+
+
+def test_the_summary_is_made_of_it(document: dict[str, Any]) -> None:
+    again = summarise(document)
+    recorded = read_json(FOLDER / "summary.json", dict[str, Any])
+    assert recorded["overall"] == [pytest.approx(one) for one in again["overall"]]
+    assert [row["gain"] for row in recorded["rows"]] == pytest.approx([row["gain"] for row in again["rows"]])
+
+
+def test_the_skeletons_beside_it_are_the_replayed_ones(document: dict[str, Any]) -> None:
+    paths = (FOLDER / "skeletons.json.gz", FOLDER.parent / "replay" / "skeleton-block-spin" / "replay.json.gz")
+    again = with_skeletons(document, [read_replay(path) for path in paths])
+    gains = [row["skeleton_gain"] for row in again["rows"] if row["skeleton_gain"] is not None]
+    assert len(gains) == 92
+    assert [row.get("skeleton_gain") for row in document["rows"]] == [row["skeleton_gain"] for row in again["rows"]]
+
+
+def test_the_page_has_its_tables() -> None:
+    for line in printed("tools/moe_tables.py", str(FOLDER / "moe.json.gz")):
+        assert line in PAGE, line
+    shown = printed("tools/moe_forecast.py", "show", str(FOLDER / "forecast.json.gz"))
+    assert all(line in PAGE for line in shown[:10])
+
+
+def test_the_bars_that_are_met_and_those_that_are_not() -> None:
+    """What the page says of each; a better recording has to change the page too."""
+    found = {(g["dtype"], g["combine"]): g for g in read_json(FOLDER / "summary.json", dict[str, Any])["overall"]}
+    plain, fp8, wide, wide_fp8 = (found[key] for key in (("bf16", "bf16"), ("fp8", "bf16"), ("bf16", "f32"), ("fp8", "f32")))
+    assert round(plain["geomean_gain"], 2) >= 1.03
+    assert plain["median_over_alone_where_compute_limits"] < 1.06 < fp8["median_over_alone_where_compute_limits"]
+    assert max(g["median_over_bound"] for g in (plain, fp8, wide)) < 1.10 < wide_fp8["median_over_bound"]
+    assert all(g["median_regret"] <= 0.03 and g["largest_regret"] <= 0.08 for g in found.values())
+    assert 1.08 < fp8["geomean_gain"] < 1.10
+    assert fp8["largest_gain"] < 1.30
+    assert plain["smallest_gain"] < 0.98
+    assert wide_fp8["geomean_gain"] < 1.18 < wide_fp8["geomean_gain_over_usual_wave"]
+    assert wide_fp8["largest_gain"] < 1.40 < wide_fp8["largest_gain_over_usual_wave"]
+    assert max(g["stalls_within_1_us"] for g in found.values()) < 0.8
+
+
+def test_what_the_page_says_of_the_options(document: dict[str, Any]) -> None:
+    def over(variant: str, **where: str) -> dict[str, float]:
+        rows = [row for row in document["rows"] if variant in row["variants"] and all(row[k] == v for k, v in where.items())]
+        us = {row["key"]: {name: v["arrived_us"]["value"] for name, v in row["variants"].items()} for row in rows}
+        return {key: one[variant] / one["chosen"] for key, one in us.items()}
+
+    assert min(over("paced").values()) > 0.995
+    assert [key.split("|")[0] for key, ratio in over("dynamic").items() if ratio < 1] == ["keye-vl-2"]
+    assert {key.split("|")[0] for key, ratio in over("chosen presum").items() if ratio < 0.97} == {"keye-vl-2"}
+    assert np.exp(np.mean(np.log(list(over("chosen fp8 rows", dtype="fp8").values())))) < 0.92
+
+
+def test_the_recorded_predictions_are_too_short() -> None:
+    rows = read_json(FOLDER / "forecast.json.gz", dict[str, Any])["rows"]
+    off = np.array([row["predicted_given_alone_us"] / row["measured_us"] - 1 for row in rows])
+    assert len(rows) == 384
+    assert np.median(abs(off)) < 0.04
+    assert -0.05 < off.mean() < -0.03

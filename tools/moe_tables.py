@@ -1,0 +1,159 @@
+"""Print the tables of docs/moe.md from the document of `xstage fused moe --suite`: ``python tools/moe_tables.py MOE.json``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xstage_bench.fused.moe.summary import summarise, usual_variant
+from xstage_bench.record.json_file import read_json
+
+Row = dict[str, Any]
+ORDERS = ("wave", "chosen")
+#: What the page calls the variants that differ from the chosen order in one thing.
+OPTIONS = {
+    "chosen fp8 rows": "FP8 result rows",
+    "chosen presum": "sums before sending",
+    "dynamic": "dynamic claiming",
+    "paced": "pacer",
+    "chosen staggered": "staggered SMs",
+    "chosen bulk rows": "bulk row stores",
+    "chosen publish release": "published by the storing warpgroup",
+    "chosen publish bulk": "published by bulk completion",
+    "chosen dispatch": "pulls on",
+}
+
+
+def main(path: str) -> None:
+    """Read the document and print the tables."""
+    document = read_json(Path(path), dict[str, Any])
+    print("\n\n".join("\n".join(part) for part in tables(document)))
+
+
+def tables(document: Row) -> list[list[str]]:
+    """Return the lines of each table."""
+    summary, rows = summarise(document), document["rows"]
+    return [_overall(summary["overall"]), _gains(summary["rows"]), _options(rows), _dispatch(rows), _stalls(rows)]
+
+
+def _head(*cells: str) -> list[str]:
+    return ["| " + " | ".join(cells) + " |", "|" + "---|" * len(cells)]
+
+
+def _geomean(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def _us(row: Row) -> dict[str, float]:
+    return {name: float(v["arrived_us"]["value"]) for name, v in row["variants"].items()}
+
+
+#: What is said of all configurations of a type and a width of a result row: name, key of the summary, and whether it is a share.
+OVERALL = (
+    ("gain over Expert-Wave with its best N: geomean", "geomean_gain", False),
+    ("largest", "largest_gain", False),
+    ("smallest", "smallest_gain", False),
+    ("geomean, the paper's seven shapes", "geomean_gain_of_the_papers_shapes", False),
+    ("gain over Expert-Wave with the public kernel's N: geomean", "geomean_gain_over_usual_wave", False),
+    ("largest", "largest_gain_over_usual_wave", False),
+    ("smallest", "smallest_gain_over_usual_wave", False),
+    ("over the same tiles alone where V/R is less, median", "median_over_alone_where_compute_limits", False),
+    ("over the bound max(alone, V/R), median", "median_over_bound", False),
+    ("of the replayed skeleton's gain, median", "median_of_skeleton_gain", False),
+    ("rows with a skeleton that reach 0.9 of its gain", "reach_0.9_of_skeleton_gain", True),
+    ("stalls predicted within 1 us", "stalls_within_1_us", True),
+    ("choice over the best of a search (12 cases), median", "median_regret", True),
+    ("worst", "largest_regret", True),
+)
+
+
+def _overall(groups: list[Row]) -> list[str]:
+    out = _head("", *(f"{g['dtype']}, {g['combine']} rows" for g in groups))
+    for name, key, share in OVERALL:
+        out.append(f"| {name} | " + " | ".join(f"{100 * g[key]:.1f} %" if share else f"{g[key]:.3f}" for g in groups) + " |")
+    return out
+
+
+def _gains(rows: list[Row]) -> list[str]:
+    """Gain over Expert-Wave at its best N, and time over the bound, of every configuration."""
+    columns = [(routing, tokens) for routing in ("balanced", "skewed") for tokens in sorted({row["tokens_per_rank"] for row in rows})]
+    out = _head("shape", "type, result rows", *(f"{routing}, {tokens}" for routing, tokens in columns))
+    found = {(r["shape"], r["dtype"], r["combine"], r["routing"], r["tokens_per_rank"]): r for r in rows}
+    for shape, dtype, combine in dict.fromkeys(key[:3] for key in found):
+        mine = [found[shape, dtype, combine, *column] for column in columns]
+        cells = [f"{r['gain']:.2f} ({r['interleaved_us'] / r['bound_us']:.2f})" for r in mine]
+        out.append("| " + " | ".join([shape, f"{dtype}, {combine}", *cells]) + " |")
+    return out
+
+
+def _options(rows: list[Row]) -> list[str]:
+    out = _head("over the chosen order", "n", "bf16: geomean", "least to most", "FP8: geomean", "least to most")
+    for variant, name in OPTIONS.items():
+        cells, n = [], 0
+        for dtype in ("bf16", "fp8"):
+            ratios = [us[variant] / us["chosen"] for row in rows if row["dtype"] == dtype and variant in (us := _us(row))]
+            n += len(ratios)
+            cells += [f"{_geomean(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+        out.append(f"| {name} | {n} | " + " | ".join(cells) + " |")
+    return out
+
+
+def _dispatch(rows: list[Row]) -> list[str]:
+    """What interleaving gains over Expert-Wave in its usual form, with pulls and without."""
+    out = _head(
+        "type, routing",
+        "interleaving gains, pulls off",
+        "pulls on",
+        "pulls cost waves",
+        "pulls cost the chosen order",
+        "same order alone: gain",
+    )
+    measured = [row for row in rows if "wave dispatch" in row["variants"]]
+    for dtype in ("bf16", "fp8"):
+        for routing in ("balanced", "skewed"):
+            mine = [row for row in measured if (row["dtype"], row["routing"]) == (dtype, routing)]
+            found = []
+            for row in mine:
+                us, usual = _us(row), usual_variant(row)
+                on, off = us["wave dispatch"], us[usual]
+                found.append(
+                    (
+                        off / us["chosen"],
+                        on / us["chosen dispatch"],
+                        on / off,
+                        us["chosen dispatch"] / us["chosen"],
+                        us["wave alone"] / us["chosen alone"],
+                    )
+                )
+            out.append(f"| {dtype}, {routing} | " + " | ".join(f"{_geomean(x):.3f}" for x in zip(*found, strict=True)) + " |")
+    return out
+
+
+def _stalls(rows: list[Row], tokens: int = 2048, routing: str = "balanced") -> list[str]:
+    """Stalls and store spans under both orders, us per Linear-2 tile: waves / model's order (predicted)."""
+    out = _head("shape", "type", "result rows", "stall", "store span, median", "p90", "of the stall, within tiles")
+    for row in rows:
+        if (row["tokens_per_rank"], row["routing"]) == (tokens, routing) and row.get("stalls"):
+            both = [row["stalls"][which] for which in ORDERS]
+            stall = _pair(both, lambda one: f"{one['measured_us']:.2f}" + (f" ({p:.2f})" if (p := one["predicted_us"]) is not None else ""))
+            spans = [_pair(both, lambda one, q=q: f"{one['store_span_us'][q]:.1f}") for q in ("median", "p90")]
+            out.append(
+                "| "
+                + " | ".join(
+                    [row["shape"], row["dtype"], row["combine"], stall, *spans, _pair(both, lambda one: f"{one['within_us']:.2f}")]
+                )
+                + " |"
+            )
+    return out
+
+
+def _pair(both: Sequence[Row], text: Callable[[Row], str]) -> str:
+    return " / ".join(text(one) for one in both)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
