@@ -57,3 +57,11 @@ def test_a_process_that_says_nothing_is_ended() -> None:
     assert found == [0, 1]
     assert isinstance(error, DeviceLostError)
     assert "silent for 1 s" in str(error)
+
+
+def test_a_process_whose_reader_has_gone_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    """A verb that is terminated says so itself; tracebacks of its helper would follow in the user's terminal."""
+    asked = results(work, {"rows": 200_000, "then": "end"})
+    assert next(asked) == ("row", 0)
+    asked.close()  # type: ignore[attr-defined]
+    assert capfd.readouterr().err == ""

@@ -59,6 +59,8 @@ def _serve(work: Work, job: dict[str, Any], pipe: Connection) -> None:
     try:
         work(job, lambda kind, value: pipe.send((kind, value)))
         pipe.send(("done", None))
+    except BrokenPipeError:  # who asked has gone: there is nobody to tell
+        return
     except XStageError as error:
         pipe.send(("error", error))
     except Exception as error:  # of CUDA, mostly: a message for the user, not a traceback in a process that nobody sees
