@@ -5,7 +5,6 @@ Used by tests/test_fuzz.py with hypothesis, and as a script with atheris: ``pyth
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import shutil
 import sys
@@ -13,6 +12,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from fake_nvml import FakeNvml
 
 from xstage_bench.errors import XStageError
 
@@ -77,19 +78,12 @@ def topology(data: bytes) -> None:
     from xstage_bench.environment import snapshot
     from xstage_bench.topology import read_topology
 
-    spec = importlib.util.spec_from_file_location("xstage_fuzz_nvml", Path(__file__).with_name("fake_nvml.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    if spec.name not in sys.modules:
-        sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[spec.name])
-    fake: Any = sys.modules[spec.name]
     rng = random.Random(data)
     answers = [None, -1, 0, 1, 2**63, "", "N/A", b"\xff", [], [1], {}, 1.5, float("nan")]
-    names = [n for n in dir(fake.FakeNvml) if n.startswith("nvmlDevice") or n.startswith("nvmlSystem")]
+    names = [n for n in dir(FakeNvml) if n.startswith("nvmlDevice") or n.startswith("nvmlSystem")]
     strange = {n: rng.choice(answers) for n in names if rng.random() < 0.15 and n != "nvmlDeviceGetHandleByIndex"}
 
-    class Strange(fake.FakeNvml):  # type: ignore[misc]
+    class Strange(FakeNvml):
         def __getattribute__(self, name: str) -> Any:
             if name in strange:
                 return lambda *a: strange[name]

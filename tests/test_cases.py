@@ -6,7 +6,6 @@ Each is tested here as the kind of fault; many have more tests where they belong
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import re
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import nodes
 import numpy as np
 import pytest
 
@@ -57,16 +57,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return runner.record_run(options, tmp_path_factory.mktemp("cases") / "run", ["xstage", "run"])
 
 
-def node_of(name: str) -> dict[str, Any]:
-    spec = importlib.util.spec_from_file_location("xstage_cases_nodes", Path(__file__).parent / "nodes.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made: dict[str, Any] = module.nodes()[name]
-    return made
-
-
 def test_case_01_stores_that_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = measured(tmp_path, monkeypatch, Faults(dropped=((0, 1),)))
     (reason,) = run.manifest.failed_pairs.values()
@@ -105,12 +95,12 @@ def test_case_05_links_down(fake_nvml: Any, spec: str) -> None:
     with pytest.raises(WaivedError):
         resolve_backend(spec, "gpu", topology=lambda: topology, has_cupy=lambda: True)
     assert not can_measure(examine(topology, snapshot(nvml, {}), has_cupy=True))
-    card = read_topology(fake_nvml(node_of("PCIe only")), {}, bus=lambda: [])
+    card = read_topology(fake_nvml(nodes.nodes()["PCIe only"]), {}, bus=lambda: [])
     assert len(card.usable_pairs()) == 12, "a card without NVLink by design is no failure"
 
 
 def test_case_06_mixed_links_and_one_slow_pair(fake_nvml: Any) -> None:
-    topology = read_topology(fake_nvml(node_of("mixed")), {}, bus=lambda: [])
+    topology = read_topology(fake_nvml(nodes.nodes()["mixed"]), {}, bus=lambda: [])
     assert {cell for row in matrix(topology) for cell in row} == {"-", "NV1", "NV2", "none!"}
     pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
     rates = np.array([150.0 if pair == (2, 1) else 300.0 for pair in pairs])
@@ -120,7 +110,7 @@ def test_case_06_mixed_links_and_one_slow_pair(fake_nvml: Any) -> None:
 
 
 def test_case_07_peers_that_a_container_hides(fake_nvml: Any) -> None:
-    nvml = fake_nvml(node_of("mixed"))
+    nvml = fake_nvml(nodes.nodes()["mixed"])
     topology = read_topology(nvml, {"CUDA_VISIBLE_DEVICES": "0"}, bus=lambda: [])
     assert any("NVLinks to a GPU at 0000:18:00.0 that is not visible here" in note for note in topology.notes)
     assert any(f.status == "warn" and f.check == "visible GPUs" for f in examine(topology, snapshot(nvml, {}), has_cupy=True))

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
+import nodes
 import pytest
 
 from xstage_bench.doctor import can_measure, examine
 from xstage_bench.environment import snapshot
 from xstage_bench.topology import matrix, read_topology
 
-SPEC = importlib.util.spec_from_file_location("xstage_tests_nodes", Path(__file__).parent / "nodes.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-BUILT: Any = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(BUILT)
-NAMES = list(BUILT.nodes())
+NAMES = list(nodes.nodes())
 
 
 def read(fake_nvml: Any, name: str) -> tuple[Any, list[Any]]:
-    nvml = fake_nvml(BUILT.nodes()[name])
+    nvml = fake_nvml(nodes.nodes()[name])
     topology = read_topology(nvml, {}, bus=lambda: [])
     return topology, examine(topology, snapshot(nvml, {}), has_cupy=True)
 
@@ -65,7 +59,7 @@ def test_the_doctor_has_an_answer_for_each(fake_nvml: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_links_down_refuses_whatever_the_node(fake_nvml: Any, name: str) -> None:
-    made = BUILT.nodes()[name]
+    made = nodes.nodes()[name]
     for one in made["gpus"]:
         one["links"]["down"] = list(range(18))
     topology = read_topology(fake_nvml(made), {}, bus=lambda: [])

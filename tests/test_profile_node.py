@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from types import ModuleType
 
+import profile_node
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -18,30 +17,19 @@ SCRIPT = ROOT / "scripts" / "profile_node.py"
 EIGHT = "sim:h200-nvswitch-x8"
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("profile_node", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def call(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, env=environment, timeout=200)
 
 
-def test_the_steps_of_a_node_fit_into_its_time(script: ModuleType, tmp_path: Path) -> None:
+def test_the_steps_of_a_node_fit_into_its_time(tmp_path: Path) -> None:
     for gpus, ranks in ((2, "2"), (3, "2"), (4, "4"), (8, "8"), (16, "8")):
-        steps = script.steps_of("auto", gpus, tmp_path, 540.0)
+        steps = profile_node.steps_of("auto", gpus, tmp_path, 540.0)
         assert sum(s.share for s in steps) <= 1.0
         assert [s.words[s.words.index("--sp") + 1] for s in steps if s.name == "ulysses"] == [ranks]
         assert [s.words[s.words.index("--ep") + 1] for s in steps if s.name == "moe"] == [ranks]
     # No simulator answers for the fused kernels.
-    assert not {"ulysses", "moe"} & {s.name for s in script.steps_of(EIGHT, 8, tmp_path, 540.0)}
+    assert not {"ulysses", "moe"} & {s.name for s in profile_node.steps_of(EIGHT, 8, tmp_path, 540.0)}
 
 
 def test_eight_simulated_gpus_at_once_are_measured_and_packed(tmp_path: Path) -> None:
@@ -57,15 +45,13 @@ def test_eight_simulated_gpus_at_once_are_measured_and_packed(tmp_path: Path) ->
         assert "node/scenes-16384.json" in packed.getnames()
 
 
-def test_a_step_over_its_time_or_failing_costs_the_others_nothing(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(script, "GRACE_S", 0.5)
+def test_a_step_over_its_time_or_failing_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_node, "GRACE_S", 0.5)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    long = script.Step("long", ("profile", "--backend", EIGHT, "--out", str(tmp_path / "long")), 0.0)
-    assert script.execute(long, tmp_path, 1.0).status == "over its time"
-    monkeypatch.setattr(script, "GRACE_S", 60.0)
-    assert script.execute(script.Step("wrong", ("fit", str(tmp_path / "none")), 0.1), tmp_path, 1.0).status == "failed"
+    long = profile_node.Step("long", ("profile", "--backend", EIGHT, "--out", str(tmp_path / "long")), 0.0)
+    assert profile_node.execute(long, tmp_path, 1.0).status == "over its time"
+    monkeypatch.setattr(profile_node, "GRACE_S", 60.0)
+    assert profile_node.execute(profile_node.Step("wrong", ("fit", str(tmp_path / "none")), 0.1), tmp_path, 1.0).status == "failed"
     assert "no such" in (tmp_path / "wrong.err").read_text()
 
 

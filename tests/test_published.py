@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import moe_papers_gpu
 import numpy as np
 import pytest
 
@@ -31,17 +29,6 @@ FILE = ROOT / "results" / "published" / "x-stage-moe.json"
 @pytest.fixture(scope="module")
 def model() -> Model:
     return published_model(X_STAGE, reference_costs())
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("xstage_tests_moe_papers_gpu", ROOT / "tools" / "moe_papers_gpu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def bursts(size: int, count: int = 1, cycles: int = 0) -> TaskSchedule:
@@ -94,10 +81,10 @@ def test_the_document_says_what_it_stands_on(model: Model, tmp_path: Path) -> No
         model_of(wild)
 
 
-def test_the_recorded_table_is_what_the_tool_makes(tool: ModuleType) -> None:
+def test_the_recorded_table_is_what_the_tool_makes() -> None:
     document = read_json(FILE, dict[str, Any])
     assert (document["kind"], document["from"]) == ("predicted", "published")
-    assert [v["name"] for v in document["variants"]] == list(tool.VARIANTS)
+    assert [v["name"] for v in document["variants"]] == list(moe_papers_gpu.VARIANTS)
     for variant in document["variants"]:
         rows = {(r["shape"], r["dtype"], r["routing"], r["tokens_per_rank"]): r for r in variant["rows"]}
         assert len(rows) == 84
@@ -105,28 +92,28 @@ def test_the_recorded_table_is_what_the_tool_makes(tool: ModuleType) -> None:
         again = published_model(X_STAGE, reference_costs(), variant["service_spread"], loads_wait=variant["loads_wait"])
         for shape, dtype, routing in (("dit-moe", "fp8", "skewed"), ("dsv4-flash", "bf16", "balanced")):
             flops = variant["tflops_per_sm"][dtype] * 1e12
-            row = tool.row_of(again, Case(shape, dtype, routing, 512), X_STAGE.producers, flops)
+            row = moe_papers_gpu.row_of(again, Case(shape, dtype, routing, 512), X_STAGE.producers, flops)
             recorded = rows[shape, dtype, routing, 512]
             assert row["us"] == pytest.approx(recorded["us"], rel=1e-6)
             assert row["without_stores_us"] == pytest.approx(recorded["without_stores_us"], rel=1e-6)
 
 
-def test_the_docs_quote_the_recorded_table(tool: ModuleType) -> None:
+def test_the_docs_quote_the_recorded_table() -> None:
     text = (ROOT / "docs" / "reproduction.md").read_text()
     for variant in read_json(FILE, dict[str, Any])["variants"]:
-        best = tool.overall(variant["rows"])
+        best = moe_papers_gpu.overall(variant["rows"])
         said = " | ".join(f"{best[k]:.2f}" for k in ("geomean", "largest", "smallest"))
         assert re.search(rf"^\| [^|]*{re.escape(variant['name'])}[^|]* \| all 84 \| {re.escape(said)} \|", text, re.MULTILINE), variant[
             "name"
         ]
 
 
-def test_three_numbers_of_a_measured_node_predict_its_replayed_gains(tool: ModuleType) -> None:
+def test_three_numbers_of_a_measured_node_predict_its_replayed_gains() -> None:
     """The control: what the order gains in skeletons that were replayed, from T0, R and Q of that node alone."""
     from xstage_bench.pipeline import find_model
     from xstage_bench.replay_document import read_replay
 
-    known = tool.numbers_of(find_model(ROOT / "results" / "h200-x2" / "2026-11-29-profile"))
+    known = moe_papers_gpu.numbers_of(find_model(ROOT / "results" / "h200-x2" / "2026-11-29-profile"))
     assert known.drain_gb_per_s == pytest.approx(369.5, abs=0.1)
     ours = published_model(known, reference_costs("spin"))
     replayed = {
@@ -140,7 +127,7 @@ def test_three_numbers_of_a_measured_node_predict_its_replayed_gains(tool: Modul
         ("hy3", "fp8", 10.5e12),
         ("glm-5.2", "fp8", 10.5e12),
     ):
-        row = tool.row_of(ours, Case(shape, dtype, "balanced", 512), known.producers, flops, leads=(1.0,))
+        row = moe_papers_gpu.row_of(ours, Case(shape, dtype, "balanced", 512), known.producers, flops, leads=(1.0,))
         head = f"{shape}-{dtype}-512"
-        off.append(tool.gain(row) - replayed[f"{head}-wave"] / replayed[f"{head}-lead1"])
+        off.append(moe_papers_gpu.gain(row) - replayed[f"{head}-wave"] / replayed[f"{head}-lead1"])
     assert max(abs(x) for x in off) < 0.06

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import skeleton_tables
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.pipeline import find_model
@@ -22,17 +20,6 @@ from xstage_bench.task_replay import predictor
 
 ROOT = Path(__file__).parents[1]
 FOLDER = asset_dir("results") / "h200-x2" / "replay"
-
-
-@pytest.fixture(scope="module")
-def skeleton() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("xstage_tests_skeleton_tables", ROOT / "tools" / "skeleton_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def rows(name: str) -> dict[str, dict[str, Any]]:
@@ -49,12 +36,12 @@ def test_nothing_was_corrupt_or_timed_out(path: Path) -> None:
     assert {e["status"] for e in document["instrument"].values()} == {"ok"}
 
 
-def test_waves_repeat_the_first_probes(skeleton: ModuleType) -> None:
+def test_waves_repeat_the_first_probes() -> None:
     """By spinning, as then: where stores cost 15 % and more the ratio is the same within 10 %, in the middle 3 %."""
     found = rows("skeleton-wave-spin")
     off = []
-    for (shape, dtype), firsts in skeleton.FIRST_WAVE.items():
-        for (dependencies, order, lead), first in zip(skeleton.WAVE_CELLS, firsts, strict=True):
+    for (shape, dtype), firsts in skeleton_tables.FIRST_WAVE.items():
+        for (dependencies, order, lead), first in zip(skeleton_tables.WAVE_CELLS, firsts, strict=True):
             if first is not None and first >= 1.15:
                 name = f"{shape}-{dtype}-16w-{dependencies}-{order}" + (f"-lead{lead:g}" if lead else "")
                 off.append(found[name]["slowdown"]["value"] / first - 1)
@@ -63,14 +50,14 @@ def test_waves_repeat_the_first_probes(skeleton: ModuleType) -> None:
     assert np.max(np.abs(off)) < 0.10
 
 
-def test_blocks_repeat_the_first_probes(skeleton: ModuleType) -> None:
+def test_blocks_repeat_the_first_probes() -> None:
     """Gain of the best lead over wave order: within 2 points in the middle, 9 at most; the first probes' dependencies, tiles and waves."""
     found = rows("skeleton-block-spin")
     off = []
-    for (shape, dtype), firsts in skeleton.FIRST_BLOCK.items():
-        for i, tokens in enumerate(skeleton.TOKENS):
+    for (shape, dtype), firsts in skeleton_tables.FIRST_BLOCK.items():
+        for i, tokens in enumerate(skeleton_tables.TOKENS):
             head = f"{shape}-{dtype}-{tokens}"
-            best = min(found[f"{head}-lead{lead:g}"]["total_us"]["value"] for lead in skeleton.LEADS)
+            best = min(found[f"{head}-lead{lead:g}"]["total_us"]["value"] for lead in skeleton_tables.LEADS)
             off.append(found[f"{head}-wave"]["total_us"]["value"] / best - firsts[2 * i] / firsts[2 * i + 1])
     assert len(off) == 42
     assert np.median(np.abs(off)) < 0.02

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ulysses_table
 
 from xstage_bench.fused.ulysses.document import read_folder
 from xstage_bench.fused.ulysses.forecast import add_forecasts
@@ -119,14 +119,9 @@ def test_the_recorded_forecast_comes_out_again(documents: tuple[Row, Row | None]
 
 
 def test_the_page_and_the_full_table_are_printed_from_the_recorded_run(documents: tuple[Row, Row | None], rows: list[Row]) -> None:
-    path = ROOT / "tools" / "ulysses_table.py"
-    spec = importlib.util.spec_from_file_location("ulysses_table", path)
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     page = (ROOT / "docs" / "ulysses.md").read_text()
-    (begin, end), (before_bars, after_bars) = tool.MARKS
-    assert "\n".join([begin, *tool.page_table(rows), end]) in page
-    assert "\n".join([before_bars, "```", *tool.bars(rows), *tool.together(rows, *documents), "```", after_bars]) in page
-    assert (FOLDER / "table.md").read_text() == "\n".join(tool.table(tool.FULL, map(tool.full_cells, rows))) + "\n"
+    (begin, end), (before_bars, after_bars) = ulysses_table.MARKS
+    assert "\n".join([begin, *ulysses_table.page_table(rows), end]) in page
+    assert "\n".join([before_bars, "```", *ulysses_table.bars(rows), *ulysses_table.together(rows, *documents), "```", after_bars]) in page
+    full = ulysses_table.table(ulysses_table.FULL, map(ulysses_table.full_cells, rows))
+    assert (FOLDER / "table.md").read_text() == "\n".join(full) + "\n"

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import store_queue
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
-
-TOOL = Path(__file__).resolve().parent.parent / "tools" / "store_queue.py"
-
-
-@pytest.fixture(scope="module")
-def tool() -> Any:
-    spec = importlib.util.spec_from_file_location("store_queue", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -61,32 +47,32 @@ def test_the_copy_engines_variants(sass_of: Callable[[bytes, str], list[str]], a
     assert not any("S2UR" in line and "CLOCK" in line for line in lines), "that read of the clock would wait behind the stores"
 
 
-def test_the_host_mirrors_the_structs(tool: Any) -> None:
+def test_the_host_mirrors_the_structs() -> None:
     text = (asset_dir("cuda") / "store_queue.cu").read_text()
-    for name, dtype in {"QueuePlan": tool.PLAN, "Round": tool.ROUND}.items():
+    for name, dtype in {"QueuePlan": store_queue.PLAN, "Round": store_queue.ROUND}.items():
         body = re.search(rf"struct {name} {{.*?\n(.*?)\n}};", text, re.S)
         assert body, name
         fields = [n.strip().partition("[")[0] for names in re.findall(r"(?:u32|u64) ([^;]+);", body.group(1)) for n in names.split(",")]
         assert fields == list(dtype.names), name
 
 
-def test_clocks_that_wrap_are_differences_all_the_same(tool: Any) -> None:
-    rounds = np.zeros((3, tool.ROUNDS), tool.ROUND)
+def test_clocks_that_wrap_are_differences_all_the_same() -> None:
+    rounds = np.zeros((3, store_queue.ROUNDS), store_queue.ROUND)
     rounds["first"] = 2**32 - 100 + np.arange(4)
     for name, at in (("stored", 30), ("then", 500), ("fenced", 700)):
         rounds[name] = rounds["first"] + np.uint32(at)
-    found = tool.cycles(rounds)
+    found = store_queue.cycles(rounds)
     assert (found["stored_cycles"], found["then_cycles"], found["fenced_cycles"]) == (33, 503, 703)
 
 
-def test_a_word_that_did_not_arrive_is_counted(tool: Any) -> None:
-    memory = np.zeros(tool.REGIONS * 2 * tool.WARPS * 4 * 128, np.uint32).reshape(tool.REGIONS, 2, tool.WARPS, 4, 32, 4)
+def test_a_word_that_did_not_arrive_is_counted() -> None:
+    memory = np.zeros((store_queue.REGIONS, 2, store_queue.WARPS, 4, 32, 4), np.uint32)
     last = [8, 9, 6, 7]  # the last of ten rounds in each of four regions
     memory[:, 1, ..., 0] = 1000 + np.array(last)[:, None, None, None]
     memory[:, 1, ..., 1] = 1
-    memory[:, 1, ..., 2] = np.arange(tool.WARPS)[None, :, None, None]
+    memory[:, 1, ..., 2] = np.arange(store_queue.WARPS)[None, :, None, None]
     memory[:, 1, ..., 3] = np.arange(32)
-    assert tool._wrong(memory.ravel(), np.array([1]), 1000, 4, 2) == 0
+    assert store_queue._wrong(memory.ravel(), np.array([1]), 1000, 4, 2) == 0
     memory[2, 1, 3, 1, 7, 0] += 1
     memory[0, 0, 0, 0, 0, 0] = 5
-    assert tool._wrong(memory.ravel(), np.array([1]), 1000, 4, 2) == 2
+    assert store_queue._wrong(memory.ravel(), np.array([1]), 1000, 4, 2) == 2

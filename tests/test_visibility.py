@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import visibility_tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -198,15 +196,6 @@ def test_everything_in_the_survey_can_be_packed(destination: int) -> None:
     assert parts == ({"curve", "flag"} if destination == 0 else {"curve", "flag", "lag", "domain", "message", "torn"})
 
 
-def tables_tool() -> ModuleType:
-    spec = spec_from_file_location("visibility_tables", Path(__file__).parent.parent / "tools" / "visibility_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 class Emulated:
     """A device that answers from the model above."""
 
@@ -225,7 +214,7 @@ def test_the_document_is_strict_json_and_its_tables_can_be_printed() -> None:
     assert json.loads(json.dumps(document, allow_nan=False))["rows"]
     assert {row["status"] for row in document["rows"]} == {"ok"}
     assert {c["counted_bytes"] for c in document["link_counters"]} == {None}, "no link counters on this machine: null, with the reason"
-    assert "## Curves" in tables_tool().tables(document)
+    assert "## Curves" in visibility_tables.tables(document)
 
 
 class Hung(Emulated):
@@ -261,7 +250,7 @@ def test_a_launch_that_timed_out_is_a_row_without_numbers() -> None:
     document = survey(lambda _: Late(), [(0, 1)], quick=True)
     assert {r["status"] for r in document["rows"]} == {"timeout"}
     assert "peak_bytes" not in document["rows"][0]
-    assert tables_tool().tables(document)
+    assert visibility_tables.tables(document)
 
 
 def test_the_tool_output_is_summed_over_links() -> None:

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from skeleton_tables import execute
 
-from xstage_bench.device.backend import resolve_backend
 from xstage_bench.fused.moe.skeleton import LEADS, skeleton_schedules, with_skeletons
 from xstage_bench.fused.moe.suite import suite_cases
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.record.json_file import read_json, write_json
 from xstage_bench.replay_document import DOCUMENT, read_replay
-from xstage_bench.task_run import measure_tasks
 
 
 def measure(
@@ -28,12 +27,7 @@ def measure(
     """Execute and write the document; the schedules are made anew from their names."""
     schedules = list(skeleton_schedules(suite_cases(tokens=[int(n) for n in tokens.split(",")]), combines.split(",")))
     print(f"{len(schedules)} schedules, {max(s.task_count for s in schedules)} tasks at most", file=sys.stderr, flush=True)
-    document = measure_tasks(
-        resolve_backend("cuda", "gpu"), schedules, compute="mma" if compute == "mma" else "spin", repetitions=int(repetitions),
-        processes=int(processes), say=lambda text: print(text, file=sys.stderr, flush=True),
-    )  # fmt: skip
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    write_json(Path(folder) / DOCUMENT, document)
+    execute(schedules, compute, folder, processes, repetitions)
     show(str(Path(folder) / DOCUMENT))
 
 

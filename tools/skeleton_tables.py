@@ -91,14 +91,18 @@ def block_schedules() -> Iterator[TaskSchedule]:
 
 def measure(which: str, compute: str, folder: str, processes: str = "3", repetitions: str = "3") -> None:
     """Execute one table and write its document."""
-    schedules = list(wave_schedules() if which == "wave" else block_schedules())
+    execute(list(wave_schedules() if which == "wave" else block_schedules()), compute, folder, processes, repetitions)
+    show(str(Path(folder) / DOCUMENT))
+
+
+def execute(schedules: list[TaskSchedule], compute: str, folder: str, processes: str, repetitions: str) -> None:
+    """Replay schedules and write the document."""
     document = measure_tasks(
         resolve_backend("cuda", "gpu"), schedules, compute="mma" if compute == "mma" else "spin", repetitions=int(repetitions),
         processes=int(processes), say=lambda text: print(text, file=sys.stderr, flush=True),
     )  # fmt: skip
     Path(folder).mkdir(parents=True, exist_ok=True)
     write_json(Path(folder) / DOCUMENT, document)
-    show(str(Path(folder) / DOCUMENT))
 
 
 def show(path: str) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
+import browser
 import pytest
 
 CONTRAST = """
@@ -46,16 +45,10 @@ FACTS = """
 
 @pytest.fixture(scope="module")
 def chromium() -> Any:
-    spec = importlib.util.spec_from_file_location("xstage_tests_browser", Path(__file__).parent.parent / "browser.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    path = module.find()
+    path = browser.find()
     if path is None:
         pytest.skip("no Chromium here: make browser, or set CHROMIUM to one")
-    with module.browser(path) as running:
+    with browser.browser(path) as running:
         yield running
 
 

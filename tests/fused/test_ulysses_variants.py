@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
+import fake_gpus as fakes
 import numpy as np
 import pytest
 
@@ -19,20 +17,6 @@ from xstage_bench.fused.ulysses.rig import Rig
 from xstage_bench.fused.ulysses.run import PAIR, Case, measure_case
 from xstage_bench.fused.ulysses.summary import summarise
 from xstage_bench.fused.ulysses.tile_order import ORDERS
-
-
-def load_fakes() -> Any:
-    path = Path(__file__).with_name("fake_gpus.py")
-    spec = importlib.util.spec_from_file_location("fake_gpus", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fake_gpus"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-fakes = load_fakes()
 
 PROBLEMS = [
     (Problem(4, 4, 64, 1, 2), 2),

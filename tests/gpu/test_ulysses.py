@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ulysses_small
 
 from xstage_bench.device.backend import resolve_backend
 from xstage_bench.errors import XStageError
@@ -20,22 +20,13 @@ pytestmark = pytest.mark.gpu
 SMALL = Path(__file__).with_name("ulysses_small.py")
 
 
-def load_small() -> Any:
-    spec = importlib.util.spec_from_file_location("ulysses_small", SMALL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def small() -> Any:
     try:
         resolve_backend("cuda", "gpu")
     except XStageError as error:
         pytest.skip(f"no GPUs to measure: {error.message}")
-    module = load_small()
+    module = ulysses_small
     module.gpus = module.open_gpus()
     return module
 
