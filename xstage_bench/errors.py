@@ -51,9 +51,3 @@ class WaivedError(XStageError):
     """Nothing here can be measured, and the reason is known (exit 3)."""
 
     exit_code = 3
-
-
-class GateError(XStageError):
-    """A quality gate or a ``check`` rule failed (exit 4)."""
-
-    exit_code = 4

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.intervals import LEVEL, Spread, interval
 from xstage_bench.model.node.parameters import NodeModel
-from xstage_bench.model.node.predict import STALLED, NodePrediction, predict_node
+from xstage_bench.model.node.predict import STALLED, predict_node
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -140,24 +140,6 @@ def balanced_accuracy(real: BoolArray, guess: BoolArray) -> float | None:
     return float((guess[real].mean() + (~guess[~real]).mean()) / 2)
 
 
-def residual_bounds(issue_cycles: FloatArray, data: Measured, guess_cycles: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return 90 % intervals for a model that has none: quantiles of its log residuals on calibration schedules, all regimes together.
-
-    Parameters
-    ----------
-    issue_cycles : ndarray
-        What the model predicts for the bursts to judge.
-    data : Measured
-        Calibration schedules.
-    guess_cycles : ndarray
-        What it predicts for those.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        residual = np.log(data.issue_cycles / guess_cycles)
-    low, high = np.quantile(residual[np.isfinite(residual)], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return issue_cycles * np.exp(low), issue_cycles * np.exp(high)
-
-
 def noise_floor(data: Measured) -> tuple[float, float, float]:
     """Median, p90 and p95 of |one process - the median of the others| / it, over bursts: no model can do better."""
     each = data.by_process
@@ -168,8 +150,3 @@ def noise_floor(data: Measured) -> tuple[float, float, float]:
     found = np.concatenate(errors)
     found = found[np.isfinite(found)]
     return float(np.median(found)), float(np.quantile(found, 0.9)), float(np.quantile(found, 0.95))
-
-
-def predicted_of(model: NodeModel, data: Measured) -> NodePrediction:
-    """Predict the schedules of `data` at the clock at which they were measured."""
-    return predict_node(model, data.schedules, sm_clock_mhz=data.sm_clock_mhz)
