@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
-import subprocess
-import sysconfig
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sass import kernels
 
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel, sources_hash
@@ -22,26 +20,13 @@ from xstage_bench.layouts import LAYOUTS
 pytest.importorskip("cuda.bindings.nvrtc")
 
 
-def nvdisasm() -> str:
-    bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
-    found = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
-    if found is None:
-        pytest.fail("nvdisasm is missing: pip install nvidia-cuda-nvdisasm (part of the dev extra)")
-    return found
+def burst_kernel(cubin: bytes) -> list[str]:
+    return kernels(cubin)["xstage_burst"]
 
 
-def sass(cubin: bytes, path: Path, kernel: str = "xstage_burst") -> list[str]:
-    path.write_bytes(cubin)
-    text = subprocess.run([nvdisasm(), "-c", str(path)], check=True, capture_output=True, text=True).stdout
-    parts = re.split(r"^\.text\.(\w+):$", text, flags=re.MULTILINE)
-    body = dict(zip(parts[1::2], parts[2::2], strict=True))[kernel]
-    lines = [re.sub(r"/\*.*?\*/", "", line).strip() for line in body.splitlines()]
-    return [line for line in lines if (line and not line.startswith((".", "//"))) or line.startswith(".L")]
-
-
-def variant_sass(variant: Variant, arch: str, path: Path, **defines: str) -> list[str]:
+def variant_sass(variant: Variant, arch: str, **defines: str) -> list[str]:
     words = {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0, timeline="XSTAGE_TIMELINE" in defines)), **defines}
-    return sass(compile_kernel("burst.cu", arch, words, variant.headers(), cache=False), path)
+    return burst_kernel(compile_kernel("burst.cu", arch, words, variant.headers(), cache=False))
 
 
 def burst_region(lines: list[str], store: str) -> tuple[list[str], list[str]]:
@@ -86,9 +71,9 @@ EVERY_FLAVOUR = [(name, arch) for name, f in FLAVOURS.items() for arch in f.arch
 
 
 @pytest.mark.parametrize(("name", "arch"), EVERY_FLAVOUR)
-def test_the_burst_has_exactly_its_stores_between_the_clock_reads(name: str, arch: str, tmp_path: Path) -> None:
+def test_the_burst_has_exactly_its_stores_between_the_clock_reads(name: str, arch: str) -> None:
     flavour = FLAVOURS[name]
-    lines = variant_sass(Variant(flavour), arch, tmp_path / "k.cubin")
+    lines = variant_sass(Variant(flavour), arch)
     inside, outside = burst_of(lines, flavour)
 
     # An unrolled group and the single-store remainder, or one bulk copy in a loop.
@@ -109,9 +94,9 @@ MEASURED_LOOP = (
 )
 
 
-def test_plain_stores_are_the_machine_code_of_the_recorded_profile(tmp_path: Path) -> None:
+def test_plain_stores_are_the_machine_code_of_the_recorded_profile() -> None:
     """The order of independent moves is the compiler's; the loop of single stores may differ by a move."""
-    inside, _ = burst_of(variant_sass(Variant(FLAVOURS["st.v4"]), "sm_90", tmp_path / "k.cubin"), FLAVOURS["st.v4"])
+    inside, _ = burst_of(variant_sass(Variant(FLAVOURS["st.v4"]), "sm_90"), FLAVOURS["st.v4"])
     unrolled, single = loops(inside)
     assert sorted(unrolled) == sorted(MEASURED_LOOP.split())
     assert len(single) in (9, 10)
@@ -119,7 +104,7 @@ def test_plain_stores_are_the_machine_code_of_the_recorded_profile(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", [n for n, f in FLAVOURS.items() if not f.bulk and f.kind == "store"])
-def test_flavours_of_equal_machine_code_are_one_row(name: str, tmp_path: Path) -> None:
+def test_flavours_of_equal_machine_code_are_one_row(name: str) -> None:
     """An alias has the same instructions in its loops as its original; no flavour that is none has those of an earlier one."""
     flavour = FLAVOURS[name]
     shared = [a for a in flavour.architectures if a != "sm_80"]
@@ -127,7 +112,7 @@ def test_flavours_of_equal_machine_code_are_one_row(name: str, tmp_path: Path) -
     earlier = earlier[: earlier.index(flavour)] if flavour in earlier else [FLAVOURS[flavour.alias_of or ""]]
 
     def code(f: Flavour) -> list[list[list[str]]]:
-        found = (burst_of(variant_sass(Variant(f), arch, tmp_path / "k.cubin"), f)[0] for arch in shared)
+        found = (burst_of(variant_sass(Variant(f), arch), f)[0] for arch in shared)
         return [[sorted(loop) for loop in loops(lines)] for lines in found]
 
     mine = code(flavour)
@@ -137,11 +122,11 @@ def test_flavours_of_equal_machine_code_are_one_row(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "contiguous"])
 @pytest.mark.parametrize("name", ["st.v4", "st.b32", "red.v4.f32", "bulk.256", "tensor.16384"])
-def test_every_layout_compiles_and_only_stores_in_the_window(name: str, layout: str, tmp_path: Path) -> None:
+def test_every_layout_compiles_and_only_stores_in_the_window(name: str, layout: str) -> None:
     flavour = FLAVOURS[name]
     if not LAYOUTS[layout].takes(flavour):
         pytest.skip(f"{layout} cannot be had with {name}")
-    lines = variant_sass(Variant(flavour, layout), "sm_90", tmp_path / "k.cubin")
+    lines = variant_sass(Variant(flavour, layout), "sm_90")
     inside, _ = burst_of(lines, flavour)
     assert not [line for line in inside if re.search(r"\b(LDG|LDS|LDL|STL|STS|BAR|MEMBAR|ATOM|CALL)\b", line)]
     assert not [line for line in lines if re.search(r"\b(LDL|STL)", line)]
@@ -154,9 +139,9 @@ def test_the_sources_of_bulk_copies_fit_into_an_sm() -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_nothing_fences_between_two_bursts(arch: str, tmp_path: Path) -> None:
+def test_nothing_fences_between_two_bursts(arch: str) -> None:
     """From the barrier of the storing warps to the end of the burst loop there is no MEMBAR: it would empty the stage (FACTS, trap 1)."""
-    lines = sass(compile_kernel("burst.cu", arch, cache=False), tmp_path / "k.cubin")
+    lines = burst_kernel(compile_kernel("burst.cu", arch, cache=False))
     stores = [i for i, line in enumerate(lines) if re.search(FLAVOURS["st.v4"].sass, line)]
     fences = [i for i, line in enumerate(lines) if "MEMBAR.SC.SYS" in line]
     barrier = max(i for i in range(stores[0]) if re.search(r"BAR\.SYNC\S* 0x1", lines[i]))
@@ -179,16 +164,16 @@ COMPLETIONS = {
 
 @pytest.mark.parametrize("who", ["", "@warp", "@sm"])
 @pytest.mark.parametrize("name", COMPLETIONS)
-def test_completions_are_the_fences_they_are_named_after(name: str, who: str, tmp_path: Path) -> None:
-    lines = variant_sass(Variant(FLAVOURS["st.v4"], completion=name + who), "sm_90", tmp_path / "k.cubin")
+def test_completions_are_the_fences_they_are_named_after(name: str, who: str) -> None:
+    lines = variant_sass(Variant(FLAVOURS["st.v4"], completion=name + who), "sm_90")
     _, outside = burst_of(lines, FLAVOURS["st.v4"])
     assert [line for line in outside if re.search(COMPLETIONS[name], line)]
     assert [line for line in outside if "MEMBAR.SC.SYS" in line], "the stage is emptied before the check"
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_time_lines_stamp_every_store(arch: str, tmp_path: Path) -> None:
-    lines = sass(compile_kernel("burst.cu", arch, {"XSTAGE_TIMELINE": "1"}, cache=False), tmp_path / "k.cubin")
+def test_time_lines_stamp_every_store(arch: str) -> None:
+    lines = burst_kernel(compile_kernel("burst.cu", arch, {"XSTAGE_TIMELINE": "1"}, cache=False))
     stores = [i for i, line in enumerate(lines) if re.search(FLAVOURS["st.v4"].sass, line)]
     clocks = [i for i, line in enumerate(lines) if "SR_CLOCKLO" in line and stores[0] < i]
     assert len(stores) == FLAVOURS["st.v4"].group + 1
@@ -206,7 +191,7 @@ def test_a_flavour_of_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "mine.cuh").write_text(OWN)
     flavour = load_flavour(tmp_path / "mine.cuh")
     assert (flavour.name, flavour.warp_store_bytes) == ("st.mine", 256)
-    inside, _ = burst_region(variant_sass(Variant(flavour), "sm_90", tmp_path / "k.cubin"), r"STG\.E\.64\.STRONG\.SYS")
+    inside, _ = burst_region(variant_sass(Variant(flavour), "sm_90"), r"STG\.E\.64\.STRONG\.SYS")
     assert sum("STG.E.64.STRONG.SYS" in line for line in inside) == flavour.group + 1
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sysconfig
-from pathlib import Path
 
 import numpy as np
 import pytest
+from sass import disassemble, lines_of
 
 from xstage_bench.device import Gpu, Node
 from xstage_bench.device.cuda import scene as layout
@@ -29,24 +26,15 @@ STORE = r"STG\.E\.128 "
 VARIANTS: tuple[dict[str, str], ...] = ({}, {"XSTAGE_GAP_MMA": "1"})
 
 
-def sass(cubin: bytes, path: Path) -> list[str]:
-    bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
-    tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
-    assert tool is not None, "pip install nvidia-cuda-nvdisasm (part of the dev extra)"
-    path.write_bytes(cubin)
-    text = subprocess.run([tool, "-c", str(path)], check=True, capture_output=True, text=True).stdout
-    return [re.sub(r"/\*.*?\*/", "", line).strip() for line in text.splitlines()]
-
-
 @pytest.fixture(
     scope="module",
     params=[(a, i) for a in ARCHITECTURES for i in range(len(VARIANTS))],
     ids=lambda p: f"{p[0]}-{'mma' if p[1] else 'idle'}",
 )
-def code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bool, list[str]]:
+def code(request: pytest.FixtureRequest) -> tuple[str, bool, list[str]]:
     arch, variant = request.param
     cubin = compile_kernel("company.cu", arch, VARIANTS[variant], cache=False)
-    return arch, bool(variant), sass(cubin, tmp_path_factory.mktemp("sass") / "k.cubin")
+    return arch, bool(variant), lines_of(disassemble(cubin))
 
 
 def test_a_burst_is_four_stores_between_its_clock_reads(code: tuple[str, bool, list[str]]) -> None:

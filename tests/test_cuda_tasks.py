@@ -6,7 +6,6 @@ import itertools
 import re
 import shutil
 import subprocess
-import sysconfig
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sass import disassemble, lines_of
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda import tasks
@@ -30,17 +30,8 @@ SMIDS = {0: range(0, 264, 2), 1: range(132)}  # smids need not be dense, nor ali
 CLOCK = r"SR_CLOCKLO"
 
 
-def sass(cubin: bytes, path: Path) -> list[str]:
-    bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
-    tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
-    assert tool is not None, "pip install nvidia-cuda-nvdisasm (part of the dev extra)"
-    path.write_bytes(cubin)
-    text = subprocess.run([tool, "-c", str(path)], check=True, capture_output=True, text=True).stdout
-    return [re.sub(r"/\*.*?\*/", "", line).strip() for line in text.splitlines()]
-
-
-def build(variant: tasks.TaskVariant, arch: str, path: Path) -> list[str]:
-    return sass(compile_kernel("tasks.cu", variant.arch(arch), variant.defines(), variant.headers(), cache=False), path / "k.cubin")
+def build(variant: tasks.TaskVariant, arch: str) -> list[str]:
+    return lines_of(disassemble(compile_kernel("tasks.cu", variant.arch(arch), variant.defines(), variant.headers(), cache=False)))
 
 
 WORK = [(arch, work) for arch in ARCHITECTURES for work in ("spin", "mma.sync")] + [("sm_90", "wgmma")]
@@ -48,9 +39,9 @@ VARIANTS = [(arch, tasks.TaskVariant(form, "release.gpu", FLAVOURS["st.v4"], wor
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: f"{v[0]}-{v[1].form}-{v[1].instruction}")
-def code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[tasks.TaskVariant, list[str]]:
+def code(request: pytest.FixtureRequest) -> tuple[tasks.TaskVariant, list[str]]:
     arch, variant = request.param
-    return variant, build(variant, arch, tmp_path_factory.mktemp("sass"))
+    return variant, build(variant, arch)
 
 
 def found(lines: list[str], pattern: str) -> list[int]:
@@ -95,8 +86,8 @@ def test_the_work_is_there(code: tuple[tasks.TaskVariant, list[str]]) -> None:
 
 
 @pytest.mark.parametrize(("publish", "fence"), list(zip(PUBLISHES, (None, "MEMBAR.ALL.GPU", "MEMBAR.ALL.SYS"), strict=True)))
-def test_what_a_signal_fences(publish: str, fence: str | None, tmp_path: Path) -> None:
-    lines = build(tasks.TaskVariant("ping_pong", publish, FLAVOURS["st.v4"], "spin"), "sm_90", tmp_path)
+def test_what_a_signal_fences(publish: str, fence: str | None) -> None:
+    lines = build(tasks.TaskVariant("ping_pong", publish, FLAVOURS["st.v4"], "spin"), "sm_90")
     last = max(found(lines, r"STG\.E\.128 "))
     counts = min(i for i in found(lines, r"\bREDG?\.E\.ADD|ATOMG\.E\.ADD") if i > last)
     fences = [lines[i].split()[0].rstrip(";") for i in found(lines[last:counts], "MEMBAR") for i in [i + last]]
@@ -104,9 +95,9 @@ def test_what_a_signal_fences(publish: str, fence: str | None, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["st.v2", "st.b32", "st.v4.relaxed.sys"])
-def test_other_flavours(name: str, tmp_path: Path) -> None:
+def test_other_flavours(name: str) -> None:
     flavour = FLAVOURS[name]
-    lines = build(tasks.TaskVariant("single", "relaxed", flavour, "spin"), "sm_90", tmp_path)
+    lines = build(tasks.TaskVariant("single", "relaxed", flavour, "spin"), "sm_90")
     clocks = found(lines, CLOCK)
     counts = [len(found(lines[a:b], flavour.sass)) for a, b in itertools.pairwise(clocks)]
     assert 5 in counts

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sysconfig
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
+from sass import disassemble, lines_of
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda import visibility
@@ -23,24 +20,19 @@ CLOCK = r"SR_CLOCKLO"
 FENCE = r"MEMBAR\.(ALL|SC)\.(GPU|SYS)"
 
 
-def kernels(arch: str, path: Path) -> dict[str, list[str]]:
+def kernels(arch: str) -> dict[str, list[str]]:
     """Machine code of each kernel, one instruction a line."""
-    (path / "k.cubin").write_bytes(compile_kernel("visibility.cu", arch, cache=False))
-    bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
-    tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
-    assert tool, "nvdisasm is missing: pip install nvidia-cuda-nvdisasm (part of the dev extra)"
-    text = subprocess.run([tool, "-c", str(path / "k.cubin")], check=True, capture_output=True, text=True).stdout
+    text = disassemble(compile_kernel("visibility.cu", arch, cache=False))
     found = {}
     for part in re.split(r"\.section\s+\.text\.", text)[1:]:
         name = part.split(",")[0]
-        lines = [re.sub(r"/\*.*?\*/", "", line).strip() for line in part.splitlines()[1:]]
-        found[name] = [line for line in lines if line and not line.startswith((".", "//"))]
+        found[name] = [line for line in lines_of(part)[1:] if line and not line.startswith((".", "//"))]
     return found
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    return kernels(request.param, tmp_path_factory.mktemp("sass"))
+def code(request: pytest.FixtureRequest) -> dict[str, list[str]]:
+    return kernels(request.param)
 
 
 def at(lines: list[str], pattern: str) -> list[int]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sysconfig
-import tempfile
 from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from sass import disassemble
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, architectures_of, compile_kernel
@@ -26,14 +24,7 @@ EVERY_BUILD = [build for head_dim in (64, 128) for store in STORES for build in 
 @cache
 def opcodes(build: Build) -> Counter[str]:
     """Count the instructions of a build, with their modifiers."""
-    bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
-    tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
-    assert tool, "nvdisasm is missing: pip install nvidia-cuda-nvdisasm (part of the dev extra)"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(build.cubin())
-        file.flush()
-        text = subprocess.run([tool, "-c", file.name], check=True, capture_output=True, text=True).stdout
-    return Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]+)", text, flags=re.MULTILINE))
+    return Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]+)", disassemble(build.cubin()), flags=re.MULTILINE))
 
 
 def total(counts: Counter[str], prefix: str) -> int:
