@@ -6,6 +6,9 @@ an exit status, so that no traceback reaches a user for anything that a user can
 
 from __future__ import annotations
 
+#: What an exit status says (docs/cli.md); 0 is success.
+ERROR, USAGE, WAIVED, GATE, REGRESSION = 1, 2, 3, 4, 5
+
 
 class XStageError(Exception):
     """Base of all expected errors.
@@ -18,7 +21,7 @@ class XStageError(Exception):
         What to type or change next.
     """
 
-    exit_code = 1
+    exit_code = ERROR
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -32,7 +35,7 @@ class XStageError(Exception):
 class UsageError(XStageError):
     """The call cannot be meant as written, or names a path that does not exist (exit 2)."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 class DataError(XStageError):
@@ -50,4 +53,4 @@ class DeviceLostError(PairError):
 class WaivedError(XStageError):
     """Nothing here can be measured, and the reason is known (exit 3)."""
 
-    exit_code = 3
+    exit_code = WAIVED

@@ -19,9 +19,7 @@ import click
 
 from xstage_bench.cli.group import INTERRUPTED, Stopped, Terminated, xstage
 from xstage_bench.cli.output import drop_stdout, fail
-from xstage_bench.errors import XStageError
-
-_USAGE, _ERROR = 2, 1
+from xstage_bench.errors import ERROR, USAGE, XStageError
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -59,19 +57,19 @@ def _run(words: list[str]) -> int:
         return 128 + signal.SIGTERM if isinstance(stop.__cause__ or stop, Terminated) else INTERRUPTED
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "xstage"
-        return fail(_USAGE, error.format_message(), f"{where} --help", as_json)
+        return fail(USAGE, error.format_message(), f"{where} --help", as_json)
     except XStageError as error:
         _trace(words)
         return fail(error.exit_code, error.message, error.hint, as_json)
     except MemoryError:
-        return fail(_ERROR, "out of memory", "measure less: --quick, --only PROBE or --pairs", as_json)
+        return fail(ERROR, "out of memory", "measure less: --quick, --only PROBE or --pairs", as_json)
     except OSError as error:
         _trace(words)
-        return fail(_ERROR, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", None, as_json)
+        return fail(ERROR, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", None, as_json)
     except Exception as error:
         _trace(words)
         text = " ".join(str(error).split())
-        return fail(_ERROR, f"internal error, {type(error).__name__}: {text}", "run it again with --debug and report that", as_json)
+        return fail(ERROR, f"internal error, {type(error).__name__}: {text}", "run it again with --debug and report that", as_json)
 
 
 def _trace(words: list[str]) -> None:

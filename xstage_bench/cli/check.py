@@ -11,11 +11,10 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import Output, findings_text, table
+from xstage_bench.errors import GATE
 
 if TYPE_CHECKING:
     from xstage_bench.record.reader import Run
-
-GATE = 4
 
 
 @click.command("check", short_help="Criticise a run, or judge it by an operator's limits.")

@@ -11,12 +11,11 @@ import click
 
 from xstage_bench.cli.options import FILE, common, percent
 from xstage_bench.cli.output import Output, table
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import GATE, REGRESSION, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.compare import Comparison, Side
 
-GATE, REGRESSION = 4, 5
 _ACROSS = ["backend", "gpu", "schema"]
 
 

@@ -10,11 +10,10 @@ import click
 
 from xstage_bench.cli.options import FILE, common, ordered_pairs
 from xstage_bench.cli.output import Output, check_file, table
+from xstage_bench.errors import ERROR
 
 if TYPE_CHECKING:
     from xstage_bench.copies import Copier
-
-ERROR = 1
 
 
 @click.command("copies", short_help="Measure R beside copy engine and copy kernel.")

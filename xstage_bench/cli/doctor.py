@@ -9,8 +9,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import Output, findings_text
-
-WAIVED = 3
+from xstage_bench.errors import WAIVED
 
 
 @click.command("doctor", short_help="Check this machine.")

@@ -9,11 +9,11 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import Output, table
+from xstage_bench.errors import ERROR, GATE
 
 if TYPE_CHECKING:
     from xstage_bench.fleet.screen import Fleet
 
-ERROR, GATE = 1, 4
 _SHOWN = 20
 
 

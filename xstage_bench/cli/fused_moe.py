@@ -10,9 +10,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common, seconds
 from xstage_bench.cli.output import STDOUT, Output, check_file, table
-from xstage_bench.errors import UsageError
-
-ERROR = 1
+from xstage_bench.errors import ERROR, UsageError
 
 
 @click.command("moe", short_help="An expert-parallel MoE layer, its tiles in another order.")

@@ -11,14 +11,12 @@ import click
 from xstage_bench.cli.options import FILE, common, measuring, own_schedules, run_options
 from xstage_bench.cli.output import STDOUT, Output, table
 from xstage_bench.cli.progress import progress_bar
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import ERROR, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.device import Compute
     from xstage_bench.device.backend import Peer
     from xstage_bench.record.reader import Run
-
-ERROR = 1
 
 
 @click.command("run", short_help="Measure into a run folder.")

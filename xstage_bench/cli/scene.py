@@ -9,6 +9,7 @@ import click
 
 from xstage_bench.cli.options import FILE, backend, common
 from xstage_bench.cli.output import Output, check_file, table
+from xstage_bench.errors import ERROR
 
 if TYPE_CHECKING:
     from xstage_bench.device import Node
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 PATTERNS = ("pair", "both_directions", "fan_out", "incast", "all_to_all", "ring")
 STUDIES = ("patterns", "directions", "pairs_at_once", "several_peers", "pulls", "local", "gap_work", "producers_per_sm", "host")
-ERROR = 1
 
 
 @click.command("scene", short_help="Measure several schedules at once.")

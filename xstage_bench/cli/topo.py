@@ -8,11 +8,11 @@ import click
 
 from xstage_bench.cli.options import backend, common
 from xstage_bench.cli.output import Output, table
+from xstage_bench.errors import WAIVED
 
 if TYPE_CHECKING:
     from xstage_bench.topology import Topology
 
-WAIVED = 3
 _LEGEND = (
     "Row stores to column. NV# = that many NVLinks, PCIe = peer access over PCIe, peer = a simulated or recorded pair, none = no path;",
     "! = the pair cannot be measured, for the reason below. Every other pair is measured in both directions.",

@@ -10,12 +10,10 @@ import click
 
 from xstage_bench.cli.options import FILE, common, ordered_pairs
 from xstage_bench.cli.output import STDOUT, Output, check_file
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import ERROR, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.visibility_survey import Watcher
-
-ERROR = 1
 
 
 @click.command("visibility", short_help="Measure remote visibility and the cost of publishing.")
