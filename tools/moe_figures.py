@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import matplotlib as mpl
@@ -66,7 +67,7 @@ def _gains(axes: Any, rows: list[dict[str, Any]]) -> None:
     for colour, name, mine in _groups(rows):
         gains = sorted((row["gain"] for row in mine), reverse=True)
         at = np.linspace(0, 100, len(gains))
-        axes.plot(at, gains, ".-", color=colour, label=f"{name}: geomean {np.exp(np.mean(np.log(gains))):.3f}")
+        axes.plot(at, gains, ".-", color=colour, label=f"{name}: geomean {geometric_mean(gains):.3f}")
     axes.axhline(1, color="0.6", linewidth=0.7)
     axes.axhline(PUBLISHED_GEOMEAN, color="0.6", linewidth=0.7, linestyle=":", label="published geomean, another GPU")
     axes.set(xlabel="% of the configurations, best first", ylabel="Expert-Wave (its best N) / model's order", title="Speed-up")

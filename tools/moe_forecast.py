@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ from xstage_bench.fused.moe.forecast import TileTimes, busiest, predict_order
 from xstage_bench.fused.moe.layer import rows_of
 from xstage_bench.fused.moe.order import Order
 from xstage_bench.fused.moe.stalls import CLOSE_US
-from xstage_bench.fused.moe.suite import Case
+from xstage_bench.fused.moe.suite import Case, arrived_us
 from xstage_bench.pipeline import find_model
 from xstage_bench.record.json_file import read_json, write_json
-from xstage_bench.workloads.shapes import TILE
 
 SMS, RANKS, NS_OF_US = 132, 2, 1e3
+model_at = cache(find_model)  # once in each process
 
 
 def predict(path: str, model: str, out: str) -> None:
@@ -48,15 +48,15 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
     case = Case(row["shape"], row["dtype"], row["routing"], row["tokens_per_rank"], row["ep"])
     ranks = [rows_of(case.layer, rank) for rank in range(RANKS)]
     rank, times = busiest(ranks), TileTimes(**tiles[case.name])
-    tiles_per_sm = ranks[rank].blocks * (case.layer.shape.hidden // TILE) / SMS
-    us = {name: v["arrived_us"]["value"] for name, v in row["variants"].items()}
+    tiles_per_sm = ranks[rank].blocks * case.layer.shape.linear2_tiles / SMS
+    us, loaded = arrived_us(row), model_at(Path(model))
     out = []
     for which, name in (("wave", row["stalls"]["wave"]["order"]), ("chosen", row["chosen"])):
         kind, _, number = name.partition("-")
         order = Order("wave", int(number)) if kind == "wave" else Order("interleaved", lead=float(number))
 
         def total(times: TileTimes, combine: str, order: Order = order) -> float:
-            return predict_order(find_model(Path(model)), case.layer, ranks[rank], times, combine, SMS, order, rank).total_ns / NS_OF_US
+            return predict_order(loaded, case.layer, ranks[rank], times, combine, SMS, order, rank).total_ns / NS_OF_US
 
         factor = us[f"{which} alone"] / total(times, "none")
         scaled = replace(times, linear1_ns=times.linear1_ns * factor, linear2_ns=times.linear2_ns * factor)

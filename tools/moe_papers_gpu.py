@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def gain(row: dict[str, Any], order: str | None = None, key: str = "us") -> floa
 def overall(rows: Sequence[dict[str, Any]], order: str | None = None, key: str = "us") -> dict[str, float]:
     """Geomean, largest and smallest gain."""
     gains = [gain(row, order, key) for row in rows]
-    return {"geomean": float(np.exp(np.mean(np.log(gains)))), "largest": max(gains), "smallest": min(gains)}
+    return {"geomean": geometric_mean(gains), "largest": max(gains), "smallest": min(gains)}
 
 
 def show(path: str) -> None:
@@ -152,7 +153,7 @@ def control(model: str, replay: str, loads_wait: str = "no") -> None:
             print(f"{head:30s} predicted {off[-1][0]:.3f}, replayed {off[-1][1]:.3f}", flush=True)
     predicted, measured = np.array(off).T
     print(
-        f"{len(off)} cells: geomean predicted {np.exp(np.log(predicted).mean()):.3f}, replayed {np.exp(np.log(measured).mean()):.3f}; "
+        f"{len(off)} cells: geomean predicted {geometric_mean(predicted):.3f}, replayed {geometric_mean(measured):.3f}; "
         f"largest {predicted.max():.3f}, {measured.max():.3f}; off by {100 * np.median(abs(predicted - measured)):.1f} points (median), "
         f"{100 * np.quantile(abs(predicted - measured), 0.9):.1f} (p90)"
     )

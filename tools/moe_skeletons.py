@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-import numpy as np
 from skeleton_tables import execute
 
 from xstage_bench.fused.moe.skeleton import LEADS, skeleton_schedules, with_skeletons
@@ -50,7 +50,7 @@ def show(path: str) -> None:
             cells += [f"{one['total_us']['value']:.1f}", f"{one['slowdown']['value']:.3f}", f"{ratios[-1]:.3f}"]
         gains.append(max(ratios))
         print(f"| {head} | " + " | ".join(cells) + " |")
-    print(f"\n{len(gains)} cases, better lead: geomean {np.exp(np.mean(np.log(gains))):.3f}, {min(gains):.3f} to {max(gains):.3f}")
+    print(f"\n{len(gains)} cases, better lead: geomean {geometric_mean(gains):.3f}, {min(gains):.3f} to {max(gains):.3f}")
 
 
 def attach(path: str, *replays: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-import numpy as np
-
+from xstage_bench.fused.moe.suite import arrived_us
 from xstage_bench.fused.moe.summary import summarise, usual_variant
 from xstage_bench.record.json_file import read_json
 
@@ -42,14 +42,6 @@ def tables(document: Row) -> list[list[str]]:
 
 def _head(*cells: str) -> list[str]:
     return ["| " + " | ".join(cells) + " |", "|" + "---|" * len(cells)]
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
-
-
-def _us(row: Row) -> dict[str, float]:
-    return {name: float(v["arrived_us"]["value"]) for name, v in row["variants"].items()}
 
 
 #: What is said of all configurations of a type and a width of a result row: name, key of the summary, and whether it is a share.
@@ -95,9 +87,9 @@ def _options(rows: list[Row]) -> list[str]:
     for variant, name in OPTIONS.items():
         cells, n = [], 0
         for dtype in ("bf16", "fp8"):
-            ratios = [us[variant] / us["chosen"] for row in rows if row["dtype"] == dtype and variant in (us := _us(row))]
+            ratios = [us[variant] / us["chosen"] for row in rows if row["dtype"] == dtype and variant in (us := arrived_us(row))]
             n += len(ratios)
-            cells += [f"{_geomean(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+            cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
         out.append(f"| {name} | {n} | " + " | ".join(cells) + " |")
     return out
 
@@ -118,7 +110,7 @@ def _dispatch(rows: list[Row]) -> list[str]:
             mine = [row for row in measured if (row["dtype"], row["routing"]) == (dtype, routing)]
             found = []
             for row in mine:
-                us, usual = _us(row), usual_variant(row)
+                us, usual = arrived_us(row), usual_variant(row)
                 on, off = us["wave dispatch"], us[usual]
                 found.append(
                     (
@@ -129,7 +121,7 @@ def _dispatch(rows: list[Row]) -> list[str]:
                         us["wave alone"] / us["chosen alone"],
                     )
                 )
-            out.append(f"| {dtype}, {routing} | " + " | ".join(f"{_geomean(x):.3f}" for x in zip(*found, strict=True)) + " |")
+            out.append(f"| {dtype}, {routing} | " + " | ".join(f"{geometric_mean(x):.3f}" for x in zip(*found, strict=True)) + " |")
     return out
 
 

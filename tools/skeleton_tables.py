@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,7 @@ def choice(path: str) -> None:
         off.append(abs(claimed - gains[-1]))
         slower += [best["schedule"]] if gains[-1] < 0.99 else []
     print(
-        f"{len(gains)} choices: measured gain {np.exp(np.mean(np.log(gains))):.3f} (geomean), {max(gains):.3f} at most; claimed off by "
+        f"{len(gains)} choices: measured gain {geometric_mean(gains):.3f} (geomean), {max(gains):.3f} at most; claimed off by "
         f"{100 * np.median(off):.2f} points (median), {100 * np.quantile(off, 0.9):.2f} (p90); over 1 % slower than the original: {slower}"
     )
 

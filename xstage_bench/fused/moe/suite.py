@@ -120,7 +120,7 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
         for case in todo if job["model"] is not None else []:
             times = _tile_times(case, made[case].result(), gpus)
             put("tiles", (case.name, asdict(times)))
-            chosen[case] = pool.submit(_choose, case, combines, job["model"], times, len(job["devices"]), gpus.sms)
+            chosen[case] = pool.submit(_choose, case, combines, job["model"], times, made[case].result().rows, gpus.sms)
         for case in todo:
             if time.monotonic() - begin > job["budget_s"]:
                 for future in (made.pop(case), chosen.pop(case, None)):
@@ -184,9 +184,8 @@ class _Chosen:
         return cls({x: Choice(Order("interleaved"), {}) for x in combines}, {x: {} for x in combines}, None)
 
 
-def _choose(case: Case, combines: Sequence[str], model: Path, times: TileTimes, ranks: int, ctas: int) -> _Chosen:
+def _choose(case: Case, combines: Sequence[str], model: Path, times: TileTimes, rows: list[Rows], ctas: int) -> _Chosen:
     layer = case.layer
-    rows = [rows_of(layer, rank) for rank in range(ranks)]
     usual = Order("wave", usual_wave(layer, rows[0], ctas))
     choices = {x: choose_order(_model(model), layer, rows, times, x, ctas) for x in combines}
     stalls = {}
@@ -256,10 +255,15 @@ def _predicted_gain(predicted_ns: Mapping[str, float], chosen: Order) -> float |
     return min(ns for name, ns in predicted_ns.items() if name.startswith("wave")) / predicted_ns[chosen.name]
 
 
+def arrived_us(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the time of each variant of a row, until all rows have arrived, us."""
+    return {name: float(v["arrived_us"]["value"]) for name, v in row["variants"].items()}
+
+
 def best_wave(row: Mapping[str, Any]) -> str:
     """Return the fastest Expert-Wave variant of a row: its own best number of experts a wave."""
-    waves = [name for name in row["variants"] if is_wave(name)]
-    return str(min(waves, key=lambda name: row["variants"][name]["arrived_us"]["value"]))
+    us = arrived_us(row)
+    return min(filter(is_wave, us), key=us.__getitem__)
 
 
 def is_wave(name: str) -> bool:
@@ -268,7 +272,7 @@ def is_wave(name: str) -> bool:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    us = {name: v["arrived_us"]["value"] for name, v in row["variants"].items()}
+    us = arrived_us(row)
     wave = best_wave(row)
     gain = us[wave] / us["chosen"]
     return (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 
 from .skeleton import ENOUGH
 from .stalls import CLOSE_US, pairs_of
-from .suite import best_wave, is_wave
+from .suite import arrived_us, best_wave, is_wave
 
 #: Shapes that the paper measures; the eighth is Keye-VL-2.0.
 PAPER = ("qwen3.5", "hy3", "dsv4-flash", "glm-5.2", "mimo-v2.5", "dit-moe", "dsv4-pro")
@@ -23,7 +24,7 @@ def summarise(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    us = {name: v["arrived_us"]["value"] for name, v in row["variants"].items()}
+    us = arrived_us(row)
     wave, usual = best_wave(row), us.get(usual_variant(row))
     alone = min(us["chosen alone"], us["wave alone"])
     searched = {name: value for name, value in us.items() if name.startswith("search ") or is_wave(name)}
@@ -77,11 +78,11 @@ def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dic
         "combine": combine,
         "dtype": dtype,
         "n": len(mine),
-        "geomean_gain": _geomean([row["gain"] for row in mine]),
+        "geomean_gain": geometric_mean([row["gain"] for row in mine]),
         "largest_gain": max(row["gain"] for row in mine),
         "smallest_gain": min(row["gain"] for row in mine),
-        "geomean_gain_of_the_papers_shapes": _geomean([row["gain"] for row in paper]) if paper else None,
-        "geomean_gain_over_usual_wave": _geomean(usual) if usual else None,
+        "geomean_gain_of_the_papers_shapes": geometric_mean([row["gain"] for row in paper]) if paper else None,
+        "geomean_gain_over_usual_wave": geometric_mean(usual) if usual else None,
         "largest_gain_over_usual_wave": max(usual, default=None),
         "smallest_gain_over_usual_wave": min(usual, default=None),
         "median_over_alone_where_compute_limits": float(np.median([row["interleaved_us"] / row["alone_us"] for row in light]))
@@ -102,7 +103,3 @@ def usual_variant(row: Mapping[str, Any]) -> str:
     """Return the name of the variant of Expert-Wave with as many experts as the public kernel takes; empty where it is not known."""
     order = str(((row.get("stalls") or {}).get("wave") or {}).get("order", ""))
     return order.replace("-", " ")
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
