@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.moe.forecast import TileTimes, busiest, predict_order
+from xstage_bench.fused.moe.forecast import TileTimes, busiest, choose_order, predict_order
 from xstage_bench.fused.moe.layer import rows_of
 from xstage_bench.fused.moe.order import Order
-from xstage_bench.fused.moe.stalls import CLOSE_US
-from xstage_bench.fused.moe.suite import Case, arrived_us
+from xstage_bench.fused.moe.stalls import CLOSE_US, predicted
+from xstage_bench.fused.moe.suite import Case, arrived_us, is_wave
 from xstage_bench.pipeline import find_model
 from xstage_bench.record.json_file import read_json, write_json
 
@@ -50,6 +50,7 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
     rank, times = busiest(ranks), TileTimes(**tiles[case.name])
     tiles_per_sm = ranks[rank].blocks * case.layer.shape.linear2_tiles / SMS
     us, loaded = arrived_us(row), model_at(Path(model))
+    choice = choose_order(loaded, case.layer, ranks, times, row["combine"], SMS).order.name if case.searched else None
     out = []
     for which, name in (("wave", row["stalls"]["wave"]["order"]), ("chosen", row["chosen"])):
         kind, _, number = name.partition("-")
@@ -71,13 +72,23 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
                 "measured_us": us["chosen" if which == "chosen" else name.replace("-", " ")],
                 "predicted_us": total(times, row["combine"]),
                 "predicted_given_alone_us": total(scaled, row["combine"]),
+                "stall_measured_us": row["stalls"][which]["measured_us"],
+                "stall_predicted_us": predicted(loaded, case.layer, ranks[0], times, row["combine"], SMS, order)["predicted_us"],
+                "choice": choice,
+                "choice_over_best": _over_best(us, choice) if choice is not None else None,
             }
         )
     return out
 
 
+def _over_best(us: dict[str, float], choice: str) -> float:
+    """Time of an order over that of the fastest one that the search measured."""
+    searched = {name.removeprefix("search ").replace(" ", "-"): t for name, t in us.items() if name.startswith("search ") or is_wave(name)}
+    return searched[choice] / min(searched.values())
+
+
 def show(path: str) -> None:
-    """Print the table."""
+    """Print the table, and what the choices in the searched cases cost."""
     rows = read_json(Path(path), dict[str, Any])["rows"]
     heads = (
         "rows",
@@ -88,6 +99,7 @@ def show(path: str) -> None:
         "p90",
         "mean",
         "stores' part per tile within 1 us",
+        "stalls within 1 us",
     )
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     _line("all", rows)
@@ -100,6 +112,8 @@ def show(path: str) -> None:
     for group in groups:
         for name in sorted({group(row) for row in rows}):
             _line(name, [row for row in rows if group(row) == name])
+    over = [row["choice_over_best"] for row in rows if row["which"] == "chosen" and row["choice"] is not None]
+    print(f"\n{len(over)} searched: choice over the best found, median {np.median(over):.3f}, at most {max(over):.3f}")
 
 
 def _line(name: str, rows: list[dict[str, Any]]) -> None:
@@ -110,6 +124,7 @@ def _line(name: str, rows: list[dict[str, Any]]) -> None:
         cells += [f"{100 * np.median(abs(off)):.1f} %", f"{100 * np.quantile(abs(off), 0.9):.1f} %"]
     cells.append(f"{100 * np.mean(given / measured - 1):+.1f} %")
     cells.append(f"{100 * np.mean(abs((given - measured) / tiles) <= CLOSE_US):.0f} %")
+    cells.append(f"{100 * np.mean([abs(row['stall_predicted_us'] - row['stall_measured_us']) <= CLOSE_US for row in rows]):.0f} %")
     print(f"| {name} | {len(rows)} | " + " | ".join(cells) + " |")
 
 
