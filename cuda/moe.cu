@@ -321,6 +321,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
     barrier_init_done();
     begin_together(plan);
     stagger(plan);
+    Report *const report = (Report *)plan.report + blockIdx.x;
+    report->begin_ns = global_timer_ns();
+    report->begin_clock = sm_clock();
   }
   __syncthreads();
   if (threadIdx.x < WARPGROUP) {
@@ -343,12 +346,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
     registers_raise<232>();
     Report *const report = (Report *)plan.report + blockIdx.x;
     const bool reports = threadIdx.x == WARPGROUP;
-    if (reports) report->begin_ns = global_timer_ns();
     consume(plan, base);
-    named_sync(CONSUMER_BARRIER, GROUPS * WARPGROUP);
-    if (reports) report->stored_ns = global_timer_ns();
+    if ((threadIdx.x & (WARPGROUP - 1)) == 0) report->stored_ns[threadIdx.x / WARPGROUP - 1] = global_timer_ns();
     meet_ranks(plan, CONSUMER_BARRIER, GROUPS * WARPGROUP);
-    if (reports) report->arrived_ns = global_timer_ns();
+    if (reports) {
+      report->arrived_ns = global_timer_ns();
+      report->arrived_clock = sm_clock();
+    }
     if (plan.reduce) reduce_tokens(plan, threadIdx.x - WARPGROUP, GROUPS * WARPGROUP);
     if (reports) report->end_ns = global_timer_ns();
   }

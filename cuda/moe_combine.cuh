@@ -66,11 +66,12 @@ static __device__ __forceinline__ void load_results(float (&v)[REDUCED], const c
 #endif
 }
 
-// out[t] = sum over k of weight[t, k] * slot[t * top_k + k]; a weight of zero is a masked slot, which nobody has written.
+// out[t] = sum over k of weight[t, k] * slot[slot_of[t, k]]; a weight of zero is a masked slot, which nobody has written.
 static __device__ void reduce_tokens(const MoePlan &plan, u32 thread, u32 threads) {
   const char *const slots = (const char *)plan.own_slots;
   const u32 chunks = plan.hidden / REDUCED;
   const float *const weights = (const float *)plan.weights;
+  const u32 *const slot_of = (const u32 *)plan.slot_of;
   const float scale = XSTAGE_COMBINE == XSTAGE_COMBINE_FP8 ? plan.result_scale : 1.0f;
   for (u32 token = blockIdx.x; token < plan.tokens; token += gridDim.x)
     for (u32 c = thread; c < chunks; c += threads) {
@@ -79,7 +80,7 @@ static __device__ void reduce_tokens(const MoePlan &plan, u32 thread, u32 thread
         const float w = weights[token * plan.top_k + k] * scale;
         if (w == 0.0f) continue;
         float v[REDUCED];
-        load_results(v, slots, ((u64)token * plan.top_k + k) * plan.hidden + REDUCED * c);
+        load_results(v, slots, (u64)slot_of[token * plan.top_k + k] * plan.hidden + REDUCED * c);
 #pragma unroll
         for (u32 i = 0; i < REDUCED; ++i) sum[i] += w * v[i];
       }

@@ -73,6 +73,7 @@ struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe/build.py; the la
   u32 hidden, inter, blocks, ranks, epoch, tokens, top_k, reduce;
   float result_scale, result_inverse;  // of e4m3 result rows: what a code is multiplied by, and a result before it is rounded
   u64 claimed;                      // dynamic: count of claims, zero at the start
+  u64 slot_of;                      // number of the slot of each (token, k) of this rank's own tokens
   u64 seconds, remote_bytes, stage; // paced: where each CTA's Linear-2 words begin, bytes that a Linear-2 tile of each block sends away, what the pacer believes
   u32 stagger_ns;                   // the last CTA begins almost so much later than the first one
 };
@@ -81,8 +82,8 @@ struct Stamp {  // mirrored by STAMP: one task, ns of %globaltimer
   u64 turn_ns, begin_ns, computed_ns, stored_ns, published_ns;
   u32 smid, word;
 };
-struct Report {  // mirrored by REPORT
-  u64 begin_ns, stored_ns, arrived_ns, end_ns;
+struct Report {  // mirrored by REPORT; stored: by each warpgroup, since a clock behind a barrier may be read before the barrier is passed
+  u64 begin_ns, begin_clock, stored_ns[GROUPS], arrived_ns, arrived_clock, end_ns;
 };
 
 // A task: Linear-1 or Linear-2, block of rows, tile of columns.
@@ -107,7 +108,7 @@ static constexpr u32 SCOUTED_AT = STORED_AT + 4 * GROUPS;  // tasks whose rows a
 static constexpr u32 HANDED_AT = SCOUTED_AT + 8, HANDED_SLOTS = 8;  // words that the load thread hands on, and two barriers for each
 static constexpr u32 SHARED_BYTES = HANDED_AT + (XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC ? 0 : 3 * 8 * HANDED_SLOTS);
 #ifdef XSTAGE_PLAN_BYTES
-static_assert(sizeof(MoePlan) == XSTAGE_PLAN_BYTES && sizeof(Stamp) == XSTAGE_STAMP_BYTES && SHARED_BYTES == XSTAGE_SHARED_BYTES, "build.py differs");
+static_assert(sizeof(MoePlan) == XSTAGE_PLAN_BYTES && sizeof(Stamp) == XSTAGE_STAMP_BYTES && sizeof(Report) == XSTAGE_REPORT_BYTES && SHARED_BYTES == XSTAGE_SHARED_BYTES, "build.py differs");
 #endif
 
 static __device__ __forceinline__ u32 full_barrier(u32 base, u32 stage) { return base + BARRIERS_AT + 8 * stage; }

@@ -105,12 +105,14 @@ def test_a_case_times_what_it_is_judged_against() -> None:
     assert all(layer.local_experts % n == 0 for n in waves if n is not None)
     assert variants["chosen alone"].build.combine == "none"
     assert variants["chosen local"].local
-    assert variants["chosen bulk rows"].build.row_store == "bulk"
+    assert {v.slots for name, v in variants.items() if name != "chosen slots by token"} == {"expert"}
+    assert variants["chosen slots by token"].slots == "token"
     assert {v.build.fp8 for v in variants.values()} == {True}
     assert not {"chosen dispatch", "wave dispatch"} & set(variants)
     options = {v.name: v for v in case_variants(layer, rows, Order("interleaved"), "bf16", 132, search=False, options=True)}
     assert options["chosen fp8 rows"].build.combine == "fp8"
     assert options["chosen presum"].build.presum
+    assert options["chosen bulk rows"].build.row_store == "bulk"
     assert options["chosen dispatch"].build.dispatch
     assert options["wave dispatch"].build.dispatch
     assert {options[f"chosen publish {how}"].build.publish for how in ("release", "bulk")} == {"release", "bulk"}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.moe.layer import PADDING, Layer, rows_of
+from xstage_bench.fused.moe.layer import PADDING, Layer, rows_of, slot_numbers
 from xstage_bench.fused.moe.order import SECOND_BIT, Order, TaskLists, check_lists, task_lists
 from xstage_bench.workloads.shapes import TILE, MoEShape, moe_shape
 
@@ -53,6 +53,25 @@ def test_every_routed_pair_is_one_row_of_one_rank(layer: Layer) -> None:
     assert ((weights > 0) == (routes >= 0)).all()
     total = weights.sum(axis=2)
     assert np.allclose(total[(routes >= 0).any(axis=2)], 1, atol=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(layers())
+def test_every_pair_has_a_slot_of_its_own_and_a_block_sends_to_neighbours(layer: Layer) -> None:
+    for slots in ("expert", "token"):
+        numbers = slot_numbers(layer, slots).reshape(layer.ep, -1)
+        assert (np.sort(numbers, axis=1) == np.arange(numbers.shape[1])).all()
+    assert (slot_numbers(layer, "token")[0] == np.arange(numbers.shape[1]).reshape(layer.tokens, -1)).all()
+    numbers = slot_numbers(layer)
+    for rank in range(layer.ep):
+        rows = rows_of(layer, rank)
+        expert = np.repeat(rows.block_expert, TILE)
+        real = rows.owner != PADDING
+        slot = numbers[rows.owner[real], rows.token[real], rows.k[real]]
+        for owner in range(layer.ep):
+            for one in np.unique(expert):
+                mine = slot[(rows.owner[real] == owner) & (expert[real] == one)]
+                assert (np.diff(mine) == 1).all()
 
 
 @settings(max_examples=40, deadline=None)

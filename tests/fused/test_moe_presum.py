@@ -13,7 +13,7 @@ from xstage_bench.errors import UsageError
 from xstage_bench.fused.moe.build import Build
 from xstage_bench.fused.moe.layer import PADDING, Layer, rows_of
 from xstage_bench.fused.moe.measure import remote_bytes
-from xstage_bench.fused.moe.presum import ALONE, present, sums_of
+from xstage_bench.fused.moe.presum import ALONE, present, sum_slots, sums_of
 from xstage_bench.workloads.shapes import MoEShape, moe_shape
 
 
@@ -42,6 +42,7 @@ def test_the_owners_get_what_they_would_have_got_row_by_row(layer: Layer) -> Non
     weights = layer.weights()
     values = np.random.default_rng(1).normal(size=weights.shape)
     slots = np.full((layer.ep, layer.tokens, layer.ep), np.nan)
+    assert (np.sort(sum_slots(layer).ravel()) == np.arange(layer.tokens * layer.ep)).all()
     for rank in range(layer.ep):
         rows = rows_of(layer, rank)
         sums = sums_of(layer, rows)

@@ -16,7 +16,7 @@ from xstage_bench.fused.moe.forecast import TileTimes, predict_order
 from xstage_bench.fused.moe.group import Prepared
 from xstage_bench.fused.moe.layer import Layer, rows_of
 from xstage_bench.fused.moe.order import SECOND_BIT, Order, TaskLists
-from xstage_bench.fused.moe.stalls import idle_before, measure_stalls, measured, pairs_of, predicted
+from xstage_bench.fused.moe.stalls import EXECUTIONS, idle_before, measure_stalls, measured, pairs_of, predicted
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.model.document import Model
 from xstage_bench.pipeline import find_model
@@ -134,10 +134,12 @@ class StampedGroup:
 
     def stamps(self, prepared: Prepared, rank: int) -> np.ndarray:
         assert rank == 0
-        return stamps(self.lists, np.full(40, self.idle[prepared.order.name, prepared.build.combine]))
+        key = prepared.order.name, prepared.build.combine
+        odd = 20 if self.ran.count(key) == 2 and key[1] == "f32" else 1  # one execution that is not to be relied on
+        return stamps(self.lists, np.full(40, odd * self.idle[key]))
 
 
-def test_a_case_executes_both_orders_once_with_stores_and_once_without() -> None:
+def test_a_case_executes_both_orders_with_stores_and_without_and_the_median_counts() -> None:
     lists = lists_of(10)
     group = StampedGroup(
         lists, {("wave-4", "f32"): 900, ("wave-4", "none"): 100, ("interleaved-2", "f32"): 300, ("interleaved-2", "none"): 200}, []
@@ -151,7 +153,7 @@ def test_a_case_executes_both_orders_once_with_stores_and_once_without() -> None
     prepared |= {"chosen": ready(chosen, "f32"), "chosen alone": ready(chosen, "none")}
     forecast = {"wave": {"predicted_us": 2.0, "predicted_store_span_us": {"median": 1.0, "p90": 2.0}}}
     out = measure_stalls(group, prepared, forecast)  # type: ignore[arg-type]
-    assert sorted(group.ran) == sorted(group.idle)
+    assert sorted(group.ran) == sorted([*group.idle] * EXECUTIONS)
     between = 38 / 20 / 1e3  # idle times within the two lists, per Linear-2 tile
     assert (out["wave"]["order"], out["chosen"]["order"]) == ("wave-4", "interleaved-2")
     assert out["wave"]["measured_us"] == pytest.approx(800 * between)

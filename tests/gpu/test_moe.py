@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from xstage_bench.fused.moe.build import CLAIMS, Build, Claim
-from xstage_bench.fused.moe.layer import Layer
+from xstage_bench.fused.moe.layer import Layer, Slots, slot_numbers
 from xstage_bench.fused.moe.order import Order
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.pipeline import find_model
@@ -39,11 +39,11 @@ def believed(sms: int) -> Stage:
     return stage_at(find_model(PROFILE), sms, 4)
 
 
-def run(gpus: Any, layer: Layer, build: Build, order: Order, *, reduce: bool = False, stagger_ns: int = 0) -> Any:
+def run(gpus: Any, layer: Layer, build: Build, order: Order, *, reduce: bool = False, stagger_ns: int = 0, slots: Slots = "expert") -> Any:
     from xstage_bench.fused.moe.group import Group
 
     group = Group(layer, gpus)
-    prepared = group.prepare(order, build, stage=believed(gpus.sms), stagger_ns=stagger_ns)
+    prepared = group.prepare(order, build, stage=believed(gpus.sms), stagger_ns=stagger_ns, slots=slots)
     group.poison()
     if build.dispatch:
         for rank in group.ranks:
@@ -51,7 +51,7 @@ def run(gpus: Any, layer: Layer, build: Build, order: Order, *, reduce: bool = F
             rank.arrays["gathered"].fill(0)
     group.run(prepared, reduce=reduce)
     for rank in range(len(group.ranks)):
-        group.worst_error(rank, build)
+        group.worst_error(rank, build, slots=slots)
     have, want = group.written(build)
     assert have == want
     if build.stamps:
@@ -159,15 +159,16 @@ def test_edges_with_options(gpus: Any, name: str, option: dict[str, Any]) -> Non
     run(gpus, layer, Build(fp8=layer.dtype == "fp8", **option), Order("interleaved"))
 
 
+@pytest.mark.parametrize("slots", ["expert", "token"])
 @pytest.mark.parametrize("combine", ["bf16", "f32", "fp8"])
-def test_the_reduction_weights_and_sums_each_tokens_rows(gpus: Any, combine: Any) -> None:
+def test_the_reduction_weights_and_sums_each_tokens_rows(gpus: Any, combine: Any, slots: Slots) -> None:
     from xstage_bench.fused.moe.numbers import decode, decode_rows
 
     layer, build = Layer(shape(experts=4, top_k=3), 150, 2, masked=0.2), Build(combine=combine)
-    group = run(gpus, layer, build, Order("wave"), reduce=True)
+    group = run(gpus, layer, build, Order("wave"), reduce=True, slots=slots)
     for rank in group.ranks:
         gpus.use(rank.device)
-        rows = decode_rows(rank.slots(rank.rank, build).reshape(3 * layer.tokens, -1)).get().reshape(layer.tokens, 3, -1)
+        rows = decode_rows(rank.slots(rank.rank, build)).get()[slot_numbers(layer, slots)[rank.rank]]
         weights = layer.weights()[rank.rank][:, :, None]
         expected = np.where(weights > 0, rows * weights, 0).sum(axis=1)
         got = decode(rank.arrays["out"]).get()

@@ -21,13 +21,15 @@ PLAN = np.dtype(
     + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "out", "stamps", "report", "timeout_ns")]
     + [(n, "<u4") for n in ("hidden", "inter", "blocks", "ranks", "epoch", "tokens", "top_k", "reduce")]
     + [("result_scale", "<f4"), ("result_inverse", "<f4")]
-    + [(n, "<u8") for n in ("claimed", "seconds", "remote_bytes", "stage")]
-    + [("stagger_ns", "<u4"), ("pad", "<u4", 9)]
+    + [(n, "<u8") for n in ("claimed", "slot_of", "seconds", "remote_bytes", "stage")]
+    + [("stagger_ns", "<u4"), ("pad", "<u4", 7)]
 )
 STAMP = np.dtype(
     [(n, "<u8") for n in ("turn_ns", "begin_ns", "computed_ns", "stored_ns", "published_ns")] + [("smid", "<u4"), ("word", "<u4")]
 )
-REPORT = np.dtype([(n, "<u8") for n in ("begin_ns", "stored_ns", "arrived_ns", "end_ns")])
+REPORT = np.dtype(
+    [("begin_ns", "<u8"), ("begin_clock", "<u8"), ("stored_ns", "<u8", 2)] + [(n, "<u8") for n in ("arrived_ns", "arrived_clock", "end_ns")]
+)
 NO_ROW = 0xFFFFFFFF
 OWNER_SHIFT = 28
 SUM_ROWS_BITS = 6
@@ -122,6 +124,7 @@ class Build:
             "XSTAGE_PACED_STAGE_BYTES": str(STAGE.itemsize),
             "XSTAGE_PLAN_BYTES": str(PLAN.itemsize),
             "XSTAGE_STAMP_BYTES": str(STAMP.itemsize),
+            "XSTAGE_REPORT_BYTES": str(REPORT.itemsize),
             "XSTAGE_SHARED_BYTES": str(self.shared_bytes),
         }
 

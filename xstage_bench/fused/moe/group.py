@@ -19,7 +19,7 @@ from xstage_bench.workloads.shapes import TILE
 
 from .build import REPORT, STAMP, Build
 from .forecast import remote_tile_bytes
-from .layer import PADDING, Layer, Rows, rows_of
+from .layer import PADDING, Layer, Rows, Slots, rows_of
 from .numbers import decode_rows, expected_rows, tolerance
 from .order import Order, TaskLists, check_lists, task_lists
 from .rank import Kernel, Rank, Stock
@@ -43,11 +43,14 @@ class Times:
         Every rank has stored everything and it is visible here.
     end_ns : float
         The tokens' rows are summed.
+    sm_clock_mhz : float
+        Of the SMs, from the start until `arrived_ns`, in the mean: under power limits it falls.
     """
 
     stored_ns: float
     arrived_ns: float
     end_ns: float
+    sm_clock_mhz: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Prepared:
     lists: tuple[TaskLists, ...]
     uploaded: tuple[dict[str, Any], ...]
     stagger_ns: int = 0
+    slots: Slots = "expert"
 
 
 class Gpus:
@@ -142,6 +146,7 @@ class Group:
         lists: Sequence[TaskLists] | None = None,
         stagger_ns: int = 0,
         stage: Stage | None = None,
+        slots: Slots = "expert",
     ) -> Prepared:
         """Make, check and upload the task lists of an order, and load the kernel on every GPU.
 
@@ -157,6 +162,8 @@ class Group:
             By which the last CTA begins after the first one; the others between them.
         stage : Stage, optional
             What the pacer believes, where the build's claim is ``paced``.
+        slots : {'expert', 'token'}
+            How owners number their result slots (`layer.slot_numbers`).
 
         Raises
         ------
@@ -173,12 +180,13 @@ class Group:
             check_lists(one, rank.rows.blocks, self.layer.shape.linear1_tiles, self.layer.shape.linear2_tiles, build.claim)
             self.gpus.kernel(rank.device, build)
             rank.zeroed(build)  # all memory is taken before anything runs
+            rank.load_slots(slots)
         uploaded = tuple(rank.upload(one, stamps=build.stamps) for rank, one in zip(self.ranks, lists, strict=True))
         if stage is not None and build.claim == "paced":
             for rank, one, parts in zip(self.ranks, lists, uploaded, strict=True):
                 away = remote_tile_bytes(rank.rows, rank.rank, build.combine)
                 parts.update(rank.upload_pacing(one, stage, 0 * away if local else away))
-        return Prepared(order, build, local, tuple(lists), uploaded, stagger_ns)
+        return Prepared(order, build, local, tuple(lists), uploaded, stagger_ns, slots)
 
     def with_stamps(self, prepared: Prepared) -> Prepared:
         """Return the same lists, checked already, for the build whose tasks leave their times."""
@@ -203,6 +211,7 @@ class Group:
                 self.ranks,
                 self.places(rank.rank, local=prepared.local),
                 prepared.build,
+                slots=prepared.slots,
                 reduce=reduce,
                 stagger_ns=prepared.stagger_ns,
             )
@@ -231,7 +240,7 @@ class Group:
         for rank in self.ranks:
             rank.poison()
 
-    def worst_error(self, rank: int, build: Build, blocks: int | None = None) -> float:
+    def worst_error(self, rank: int, build: Build, blocks: int | None = None, *, slots: Slots = "expert") -> float:
         """Compare the rows that a rank has sent with the float32 layer; the relative error of the worst block.
 
         Raises
@@ -241,6 +250,7 @@ class Group:
         """
         me, places = self.ranks[rank], self.places(rank)
         rows, worst = me.rows, 0.0
+        slot = me.slot_of_rows(slots, presum=build.presum)
         for block in range(rows.blocks) if blocks is None else np.unique(np.linspace(0, rows.blocks - 1, blocks).astype(int)):
             at = np.arange(block * TILE, block * TILE + int(rows.block_rows[block]))
             if not at.size:  # nothing is routed to this rank
@@ -251,8 +261,7 @@ class Group:
                 mine = rows.owner[at] == owner
                 place = places[owner]
                 self.gpus.use(place.device)
-                slot = np.full(int(mine.sum()), rank) if build.presum else rows.k[at][mine]
-                got[mine] = decode_rows(place.slots(owner, build)[rows.token[at][mine], slot]).get()
+                got[mine] = decode_rows(place.slots(owner, build)[slot[at][mine]]).get()
             error = float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
             if not error < tolerance(self.layer.dtype, build.combine):
                 off = np.linalg.norm(got - expected, axis=1)
@@ -290,8 +299,7 @@ class Group:
         for rank in self.ranks:
             self.gpus.use(rank.device)
             for owner in range(self.layer.ep):
-                slots = rank.slots(owner, build)
-                have += int((~self._cupy.isnan(decode_rows(slots.reshape(-1, slots.shape[-1]))).any(axis=1)).sum())
+                have += int((~self._cupy.isnan(decode_rows(rank.slots(owner, build))).any(axis=1)).sum())
         if build.presum:
             return have, sum(rank.sums.sent for rank in self.ranks)
         return have, sum(int((rank.rows.owner != PADDING).sum()) for rank in self.ranks)
@@ -300,4 +308,6 @@ class Group:
 def _times(lists: dict[str, Any]) -> Times:
     report = np.frombuffer(lists["report"].get().tobytes(), REPORT)
     zero = int(report["begin_ns"].min())
-    return Times(*(float(int(report[name].max()) - zero) for name in ("stored_ns", "arrived_ns", "end_ns")))
+    cycles, ns = (report[f"arrived_{unit}"] - report[f"begin_{unit}"] for unit in ("clock", "ns"))
+    stored, arrived, end = (float(int(report[name].max()) - zero) for name in ("stored_ns", "arrived_ns", "end_ns"))
+    return Times(stored, arrived, end, float(np.median(cycles / ns)) * 1e3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from xstage_bench.workloads.shapes import TILE, MoEShape
 IntArray = NDArray[np.int64]
 Dtype = str
 DTYPES = ("bf16", "fp8")
+#: How an owner's result slots are numbered; see `slot_numbers`.
+Slots = Literal["expert", "token"]
 #: In `Rows.owner`: a row that pads its block.
 PADDING = -1
 _STEP = {"bf16": 64, "fp8": 128}
@@ -153,3 +156,29 @@ def rows_of(layer: Layer, rank: int) -> Rows:
         column[at] = values[order]
         columns.append(column)
     return Rows(columns[0], columns[1], columns[2], block_expert, block_rows)
+
+
+def slot_numbers(layer: Layer, slots: Slots = "expert") -> IntArray:
+    """Number the result slots of each owner: one for each (token, k), shape (ep, tokens, top_k).
+
+    Parameters
+    ----------
+    layer : Layer
+    slots : {'expert', 'token'}
+        ``expert``: expert after expert, the tokens of each in order, masked pairs last. The rows that one block sends to an owner are then
+        neighbours. ``token``: ``token * top_k + k``; the 128 rows of a block lie on as many pages of memory, and a sender writes to more
+        pages than its address translation reaches (docs/moe.md).
+
+    Notes
+    -----
+    An owner numbers its slots from its own routes, and a sender learns the number with the row.
+    """
+    routes = layer.routes()
+    each = layer.tokens * layer.shape.top_k
+    if slots == "token":
+        return np.broadcast_to(np.arange(each).reshape(layer.tokens, -1), routes.shape)
+    expert = np.where(routes < 0, layer.shape.experts, routes).reshape(layer.ep, each)
+    turn = np.argsort(expert, axis=1, kind="stable")
+    numbers = np.empty_like(turn)
+    np.put_along_axis(numbers, turn, np.broadcast_to(np.arange(each), turn.shape), axis=1)
+    return numbers.reshape(routes.shape)

@@ -16,8 +16,8 @@ from xstage_bench.workloads.shapes import TILE
 
 from .build import COMBINE_BYTES, Build, Combine, Publish
 from .forecast import LEADS, TileTimes
-from .group import Group, Prepared
-from .layer import PADDING, Layer, Rows
+from .group import Group, Prepared, Times
+from .layer import PADDING, Layer, Rows, Slots
 from .order import Order, usual_wave, wave_orders
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ COUNTED_TOKENS = 2048
 PUBLISH: Publish = "elsewhere"
 #: Other ways to execute the chosen order: the variant's name, and what it changes in the build.
 OPTIONS: dict[str, dict[str, Any]] = {
+    "chosen bulk rows": {"row_store": "bulk"},
     "chosen fp8 rows": {"combine": "fp8"},
     "chosen presum": {"presum": True},
     "chosen dispatch": {"dispatch": True},
@@ -57,6 +58,8 @@ class Variant:
         By which the last CTA begins after the first one.
     stage : Stage, optional
         What the pacer believes.
+    slots : {'expert', 'token'}
+        How owners number their result slots.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Variant:
     local: bool = False
     stagger_ns: int = 0
     stage: Stage | None = None
+    slots: Slots = "expert"
 
 
 def case_variants(
@@ -105,7 +109,7 @@ def case_variants(
     out = [Variant(f"wave {o.experts_per_wave}", o, build) for o in waves]
     out += [Variant("chosen", chosen, build), Variant("chosen alone", chosen, silent), Variant("chosen local", chosen, build, True)]
     usual = Order("wave", usual_wave(layer, rows, ctas))
-    out += [Variant("wave alone", usual, silent), Variant("chosen bulk rows", chosen, replace(build, row_store="bulk"))]
+    out += [Variant("wave alone", usual, silent), Variant("chosen slots by token", chosen, build, slots="token")]
     if options:
         out += [Variant(name, chosen, replace(build, **changes)) for name, changes in OPTIONS.items()]
         out += [Variant("wave dispatch", usual, replace(build, dispatch=True))]
@@ -124,7 +128,7 @@ def prepare(group: Group, variants: Sequence[Variant], lists: Mapping[Order, Any
     out = {}
     for v in variants:
         made = (lists or {}).get(v.order) if v.build.claim == "static" else None
-        out[v.name] = group.prepare(v.order, v.build, local=v.local, lists=made, stagger_ns=v.stagger_ns, stage=v.stage)
+        out[v.name] = group.prepare(v.order, v.build, local=v.local, lists=made, stagger_ns=v.stagger_ns, stage=v.stage, slots=v.slots)
     return out
 
 
@@ -136,21 +140,24 @@ def measure(
     Returns
     -------
     dict
-        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, ``remote_bytes`` of the rank that sends most, and
-        ``relative_error`` of the variants that are checked.
+        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, ``sm_clock_mhz`` of each rank (median), ``remote_bytes`` of
+        the rank that sends most, and ``relative_error`` of the variants that are checked.
     """
-    checked = ("chosen", "chosen bulk rows", *OPTIONS, "paced", "chosen staggered", variants[0].name)  # the last: a wave order
+    checked = ("chosen", "chosen slots by token", *OPTIONS, "paced", "chosen staggered", variants[0].name)  # the last: a wave order
     errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
-    found: dict[str, list[tuple[float, float]]] = {v.name: [] for v in variants}
+    found: dict[str, list[tuple[Times, ...]]] = {v.name: [] for v in variants}
     for repetition in range(repetitions + WARM_UP):
         for i in rng.permutation(len(variants)):
             times = group.run(prepared[variants[i].name])
             if repetition >= WARM_UP:
-                found[variants[i].name].append((max(t.arrived_ns for t in times) / 1e3, max(t.stored_ns for t in times) / 1e3))
+                found[variants[i].name].append(times)
     out: dict[str, Any] = {}
     for name, rows in found.items():
-        arrived, stored = np.array(rows).T
-        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored), "remote_bytes": sent_bytes(group, prepared[name])}
+        arrived = np.array([max(t.arrived_ns for t in times) for times in rows]) / 1e3
+        stored = np.array([max(t.stored_ns for t in times) for times in rows]) / 1e3
+        clocks = np.median([[t.sm_clock_mhz for t in times] for times in rows], axis=0).round().tolist()
+        out[name] = {"arrived_us": spread(arrived), "stored_us": spread(stored), "sm_clock_mhz": clocks}
+        out[name]["remote_bytes"] = sent_bytes(group, prepared[name])
         if name in errors:
             out[name]["relative_error"] = errors[name]
     return out
@@ -168,7 +175,7 @@ def check(group: Group, prepared: Prepared, blocks: int = 2) -> float:
 
     group.poison()
     group.run(prepared)
-    worst = max(group.worst_error(rank, prepared.build, blocks) for rank in range(len(group.ranks)))
+    worst = max(group.worst_error(rank, prepared.build, blocks, slots=prepared.slots) for rank in range(len(group.ranks)))
     if group.layer.tokens > COUNTED_TOKENS:
         return worst
     have, want = group.written(prepared.build)

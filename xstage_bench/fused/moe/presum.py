@@ -88,6 +88,11 @@ def present(layer: Layer, owner: int) -> NDArray[np.float32]:
     return here
 
 
+def sum_slots(layer: Layer) -> IntArray:
+    """Number an owner's slots, one for each (token, rank), shape (tokens, ep): rank after rank, so that what one sends lies together."""
+    return np.asarray(np.arange(layer.ep) * layer.tokens + np.arange(layer.tokens)[:, None])
+
+
 def upload_sums(layer: Layer, rank: int, rows: Rows, sums: Sums) -> dict[str, Any]:
     """Return what the kernel needs beside its other arrays, on the current GPU and by the plan's names.
 
@@ -95,7 +100,7 @@ def upload_sums(layer: Layer, rank: int, rows: Rows, sums: Sums) -> dict[str, An
     """
     import cupy
 
-    slot = np.where(rows.owner != PADDING, rows.owner << OWNER_SHIFT | rows.token * layer.ep + rank, NO_ROW)
+    slot = np.where(rows.owner != PADDING, rows.owner << OWNER_SHIFT | sum_slots(layer)[rows.token, rank], NO_ROW)
     word = np.where(sums.number != ALONE, sums.number << SUM_ROWS_BITS | sums.parts, NO_ROW)
     return {
         "row_slot": cupy.asarray(slot.astype(np.uint32)),
@@ -104,4 +109,5 @@ def upload_sums(layer: Layer, rank: int, rows: Rows, sums: Sums) -> dict[str, An
         "sums": cupy.empty((max(1, sums.sums), layer.shape.hidden), dtype=cupy.float32),
         "sum_counts": cupy.empty((max(1, sums.sums), layer.shape.hidden // TILE), dtype=cupy.uint32),
         "weights": cupy.asarray(present(layer, rank).ravel()),
+        "slot_of": cupy.asarray(sum_slots(layer).astype(np.uint32).ravel()),
     }

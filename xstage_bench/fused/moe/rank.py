@@ -17,10 +17,10 @@ from xstage_bench.fused.tensor_map import boxes
 from xstage_bench.workloads.shapes import TILE
 
 from .build import COMBINE_BYTES, NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Build
-from .layer import PADDING, Layer, Rows
+from .layer import PADDING, IntArray, Layer, Rows, Slots, slot_numbers
 from .numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
 from .order import TaskLists, linear2_from
-from .presum import Sums, sums_of, upload_sums
+from .presum import Sums, sum_slots, sums_of, upload_sums
 
 if TYPE_CHECKING:
     from xstage_bench.model.stage import Stage
@@ -68,7 +68,7 @@ class Stock:
 
 
 class Rank:
-    """One computing rank and its memory. Slots are addressed as (owner, token, k).
+    """One computing rank and its memory. Slots are addressed as (owner, number).
 
     Parameters
     ----------
@@ -90,10 +90,10 @@ class Rank:
         self.tokens = stock.tokens(layer)
         self._sums: Sums | None = None
         self._sum_arrays: dict[str, Any] | None = None
+        self._slot_arrays: dict[Slots, dict[str, Any]] = {}
         self._slots = {o: stock.slots(o, layer.tokens * max(s.top_k, layer.ep) * s.hidden * 4) for o in range(layer.ep)}
         count, element = rows.blocks * TILE, cupy.uint8 if layer.dtype == "fp8" else cupy.uint16
         real = rows.owner != PADDING
-        slot = np.where(real, rows.owner << OWNER_SHIFT | rows.token * s.top_k + rows.k, NO_ROW)
         source = np.where(real, rows.owner << OWNER_SHIFT | rows.token, NO_ROW)
         self.arrays: dict[str, Any] = {
             "gathered": cupy.zeros((count, s.hidden), dtype=element),
@@ -102,7 +102,6 @@ class Rank:
             "act_scale": activation_scales(layer, count),
             "block_expert": cupy.asarray(rows.block_expert.astype(np.uint32)),
             "block_rows": cupy.asarray(rows.block_rows.astype(np.uint32)),
-            "row_slot": cupy.asarray(slot.astype(np.uint32)),
             "row_source": cupy.asarray(source.astype(np.uint32)),
             "ready": cupy.zeros(rows.blocks, dtype=cupy.uint32),
             "arrived": cupy.zeros(rows.blocks, dtype=cupy.uint32),
@@ -126,11 +125,30 @@ class Rank:
         }
 
     def slots(self, owner: int, build: Build) -> Any:
-        """Return the result rows of an owner on this GPU, encoded, shape (tokens, top_k, hidden); with presum (tokens, ep, hidden)."""
-        s, each = self.layer.shape, self.layer.ep if build.presum else self.layer.shape.top_k
-        count = self.layer.tokens * each
-        raw = self._slots[owner][: count * s.hidden * COMBINE_BYTES[build.combine]]
-        return raw.view({"bf16": np.uint16, "f32": np.float32, "fp8": np.uint8}[build.combine]).reshape(self.layer.tokens, each, s.hidden)
+        """Return the result rows of an owner on this GPU, encoded, shape (slots, hidden): a slot for each (token, k), or (token, rank)."""
+        hidden, each = self.layer.shape.hidden, self.layer.ep if build.presum else self.layer.shape.top_k
+        raw = self._slots[owner][: self.layer.tokens * each * hidden * COMBINE_BYTES[build.combine]]
+        return raw.view({"bf16": np.uint16, "f32": np.float32, "fp8": np.uint8}[build.combine]).reshape(-1, hidden)
+
+    def slot_of_rows(self, slots: Slots, *, presum: bool = False) -> IntArray:
+        """Number of the slot, at its owner, that each of this rank's rows goes to; of padding, any."""
+        rows = self.rows
+        return sum_slots(self.layer)[rows.token, self.rank] if presum else slot_numbers(self.layer, slots)[rows.owner, rows.token, rows.k]
+
+    def load_slots(self, slots: Slots) -> dict[str, Any]:
+        """Return where rows go and where this rank's tokens find theirs; the first call uploads it."""
+        import cupy
+
+        if slots not in self._slot_arrays:
+            cupy.cuda.Device(self.device).use()
+            owner = self.rows.owner
+            slot = np.where(owner != PADDING, owner << OWNER_SHIFT | self.slot_of_rows(slots), NO_ROW)
+            own = slot_numbers(self.layer, slots)[self.rank]
+            self._slot_arrays[slots] = {
+                "row_slot": cupy.asarray(slot.astype(np.uint32)),
+                "slot_of": cupy.asarray(own.astype(np.uint32).ravel()),
+            }
+        return self._slot_arrays[slots]
 
     @property
     def sums(self) -> Sums:
@@ -191,6 +209,7 @@ class Rank:
         places: dict[int, Rank],
         build: Build,
         *,
+        slots: Slots = "expert",
         reduce: bool = False,
         stagger_ns: int = 0,
     ) -> NDArray[Any]:
@@ -206,6 +225,8 @@ class Rank:
             Whose GPU has the owner's tokens and slots.
         build : Build
             Of the kernel.
+        slots : {'expert', 'token'}
+            How owners number their slots, of every rank the same.
         reduce : bool
             Sum the rows of this rank's own tokens at the end.
         stagger_ns : int
@@ -216,11 +237,12 @@ class Rank:
         plan = np.zeros(1, PLAN)
         for name, tensor in self._tensors.items():
             plan[name][0] = tensor
-        for name in ("gathered", "row_scale", "activations", "act_scale", "block_expert", "block_rows", "row_slot", "row_source"):
+        for name in ("gathered", "row_scale", "activations", "act_scale", "block_expert", "block_rows", "row_source"):
             plan[name] = a[name].data.ptr
         for name in ("ready", "arrived", "claimed", "weights", "out"):
             plan[name] = a[name].data.ptr
-        for name, array in (("w1_scale", self.weights.w1_scale), ("w2_scale", self.weights.w2_scale), *lists.items()):
+        scales = (("w1_scale", self.weights.w1_scale), ("w2_scale", self.weights.w2_scale))
+        for name, array in (*scales, *self.load_slots(slots).items(), *lists.items()):
             plan[name] = array.data.ptr
         for owner, place in places.items():
             plan["sources"][0, owner] = place.tokens[owner][0].data.ptr

@@ -8,7 +8,7 @@ with none stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 NS_OF_US = 1e3
+#: Stamped executions of an order of which the median counts: a single one can be off by more than what is predicted.
+EXECUTIONS = 3
 #: Within this much of the measured one a predicted stall counts as right, us.
 CLOSE_US = 1.0
 
@@ -103,7 +105,7 @@ def predicted(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine:
 
 
 def measure_stalls(group: Group, prepared: Mapping[str, Prepared], forecast: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Execute both orders of a case once with stores and once without, stamped.
+    """Execute both orders of a case with stores and without, stamped, `EXECUTIONS` times in turn.
 
     Parameters
     ----------
@@ -121,15 +123,16 @@ def measure_stalls(group: Group, prepared: Mapping[str, Prepared], forecast: Map
     usual = f"wave {prepared['wave alone'].order.experts_per_wave}"
     out: dict[str, Any] = {}
     for which, stores in (("wave", usual), ("chosen", "chosen")):
-        stamps = []
-        for name in (stores, f"{which} alone"):
-            stamped = group.with_stamps(prepared[name])
-            group.run(stamped)
-            stamps.append(group.stamps(stamped, 0))
+        stamped = [group.with_stamps(prepared[name]) for name in (stores, f"{which} alone")]
+        lists, found = prepared[stores].lists[0], []
+        for _ in range(EXECUTIONS):
+            for one in stamped:
+                group.run(one)
+            found.append(measured(group.stamps(stamped[0], 0), group.stamps(stamped[1], 0), lists))
         nothing = {"predicted_us": None, "predicted_within_us": None, "predicted_store_span_us": None}
         out[which] = {
             "order": prepared[stores].order.name,
-            **measured(stamps[0], stamps[1], prepared[stores].lists[0]),
+            **_medians(found),
             **forecast.get(which, nothing),
         }
     return out
@@ -151,6 +154,13 @@ def _read(stamps: NDArray[Any], lists: TaskLists) -> tuple[float, float, FloatAr
     busy = (computed - np.maximum(begin, before)).astype(np.float64)
     second = lists.second
     return _per_second(idle, second), _per_second(busy, second), (stored - computed)[second].astype(np.float64)
+
+
+def _medians(found: Sequence[Any]) -> Any:
+    """Of each number of nested dicts that have the same keys."""
+    if isinstance(found[0], dict):
+        return {key: _medians([one[key] for one in found]) for key in found[0]}
+    return float(np.median(found))
 
 
 def _per_second(ns: FloatArray, second: NDArray[np.bool_]) -> float:
