@@ -3,6 +3,9 @@
 
 #include "hopper_tma.cuh"
 
+#ifndef XSTAGE_STAGES
+#define XSTAGE_STAGES 5
+#endif
 #ifndef XSTAGE_FP8
 #define XSTAGE_FP8 0
 #endif
@@ -46,7 +49,7 @@ static constexpr u32 WARPGROUP = 128, GROUPS = 2, THREADS = WARPGROUP * (GROUPS 
 static constexpr u32 TILE = 128, HALF = 64;          // a tile is 128 rows by 128 columns; one product has 64 rows
 static constexpr u32 ROW_BYTES = 128;                // of a stage: the widest swizzle
 static constexpr u32 ELEMENT = XSTAGE_FP8 ? 1 : 2, STEP = ROW_BYTES / ELEMENT;  // summed elements of one stage
-static constexpr u32 OPERAND_BYTES = TILE * ROW_BYTES, STAGE_BYTES = 2 * OPERAND_BYTES, STAGES = 5;
+static constexpr u32 OPERAND_BYTES = TILE * ROW_BYTES, STAGE_BYTES = 2 * OPERAND_BYTES, STAGES = XSTAGE_STAGES;
 static constexpr u32 ACT_COLUMNS = TILE / 2;         // gate and up are interleaved, 8 columns of each
 static constexpr u32 MAX_RANKS = 8;
 static constexpr u32 NO_ROW = 0xffffffffu;           // padding, or a masked slot

@@ -72,6 +72,8 @@ def test_the_page_has_its_tables() -> None:
         assert line in PAGE, line
     shown = printed("tools/moe_forecast.py", "show", str(FOLDER / "forecast.json.gz"))
     assert all(line in PAGE for line in shown[:10])
+    for line in printed("tools/moe_step.py", str(FOLDER / "step.json.gz")):
+        assert line in PAGE, line
 
 
 def test_the_bars_that_are_met_and_those_that_are_not() -> None:
@@ -100,6 +102,23 @@ def test_what_the_page_says_of_the_options(document: dict[str, Any]) -> None:
     assert [key.split("|")[0] for key, ratio in over("dynamic").items() if ratio < 1] == ["keye-vl-2"]
     assert {key.split("|")[0] for key, ratio in over("chosen presum").items() if ratio < 0.97} == {"keye-vl-2"}
     assert np.exp(np.mean(np.log(list(over("chosen fp8 rows", dtype="fp8").values())))) < 0.92
+
+
+def test_sms_that_share_weights_are_apart_where_rows_are_sent_and_read_more_from_memory() -> None:
+    document = read_json(FOLDER / "step.json.gz", dict[str, Any])
+    apart = {(one["case"], one["rank"], one["rows"]): one["apart_us"]["median"] for one in document["apart"]}
+    assert all(apart[case, rank, "alone"] < 0.6 < apart[case, rank, "remote"] for case, rank, _ in apart)
+    read = {rows: [c["dram__bytes_read.sum"] for c in document["counters"] if c["rows"] == rows] for rows in ("alone", "remote")}
+    assert min(read["remote"]) > 1.5 * max(read["alone"])
+    received = [c["l1tex__m_xbar2l1tex_read_bytes.sum"] for c in document["counters"]]
+    assert max(received) < 1.001 * min(received)
+
+
+def test_where_slots_lie_makes_no_difference(document: dict[str, Any]) -> None:
+    us = [{name: v["arrived_us"]["value"] for name, v in row["variants"].items()} for row in document["rows"]]
+    ratios = [one["chosen slots by token"] / one["chosen"] for one in us]
+    assert len(ratios) == 192
+    assert abs(np.log(ratios).mean()) < 0.005
 
 
 def test_the_recorded_predictions_are_too_short() -> None:

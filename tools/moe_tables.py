@@ -1,4 +1,7 @@
-"""Print the tables of docs/moe.md from the document of `xstage fused moe --suite`: ``python tools/moe_tables.py MOE.json``."""
+"""Print the tables of docs/moe.md from the document of `xstage fused moe --suite`, and write its summary.
+
+``python tools/moe_tables.py MOE.json [SUMMARY.json]``
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 from xstage_bench.fused.moe.suite import arrived_us
 from xstage_bench.fused.moe.summary import summarise, usual_variant
-from xstage_bench.record.json_file import read_json
+from xstage_bench.record.json_file import read_json, write_compact
 
 Row = dict[str, Any]
 ORDERS = ("wave", "chosen")
@@ -18,19 +21,23 @@ ORDERS = ("wave", "chosen")
 OPTIONS = {
     "chosen fp8 rows": "FP8 result rows",
     "chosen presum": "sums before sending",
+    "chosen four stages": "a ring of four stages",
     "dynamic": "dynamic claiming",
     "paced": "pacer",
     "chosen staggered": "staggered SMs",
     "chosen bulk rows": "bulk row stores",
     "chosen publish release": "published by the storing warpgroup",
     "chosen publish bulk": "published by bulk completion",
+    "chosen slots by token": "slots by token",
     "chosen dispatch": "pulls on",
 }
 
 
-def main(path: str) -> None:
+def main(path: str, summary: str | None = None) -> None:
     """Read the document and print the tables."""
     document = read_json(Path(path), dict[str, Any])
+    if summary is not None:
+        write_compact(Path(summary), summarise(document))
     print("\n\n".join("\n".join(part) for part in tables(document)))
 
 
@@ -88,9 +95,12 @@ def _options(rows: list[Row]) -> list[str]:
         cells, n = [], 0
         for dtype in ("bf16", "fp8"):
             ratios = [us[variant] / us["chosen"] for row in rows if row["dtype"] == dtype and variant in (us := arrived_us(row))]
+            if not ratios:  # a recording from before the variant
+                break
             n += len(ratios)
             cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
-        out.append(f"| {name} | {n} | " + " | ".join(cells) + " |")
+        if cells:
+            out.append(f"| {name} | {n} | " + " | ".join(cells) + " |")
     return out
 
 
@@ -148,4 +158,4 @@ def _pair(both: Sequence[Row], text: Callable[[Row], str]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

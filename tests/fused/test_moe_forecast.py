@@ -113,6 +113,7 @@ def test_a_case_times_what_it_is_judged_against() -> None:
     assert options["chosen fp8 rows"].build.combine == "fp8"
     assert options["chosen presum"].build.presum
     assert options["chosen bulk rows"].build.row_store == "bulk"
+    assert options["chosen four stages"].build.stages == 4
     assert options["chosen dispatch"].build.dispatch
     assert options["wave dispatch"].build.dispatch
     assert {options[f"chosen publish {how}"].build.publish for how in ("release", "bulk")} == {"release", "bulk"}

@@ -7,6 +7,7 @@ import re
 import pytest
 from sass import disassemble
 
+from xstage_bench.errors import UsageError
 from xstage_bench.fused.moe.build import CLAIMS, COMBINES, PUBLISHES, Build
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -23,6 +24,7 @@ BUILDS = [
     *(Build(fp8=fp8, combine=combine, presum=True) for fp8 in (False, True) for combine in ("bf16", "f32")),
     Build(fp8=True, presum=True, dispatch=True, publish="elsewhere", stamps=True),
     Build(presum=True, publish="bulk"),
+    Build(fp8=True, stages=4, publish="elsewhere"),
 ]
 
 
@@ -53,7 +55,13 @@ def test_machine_code(build: Build) -> None:
     # Nothing of the other ways to claim is in a build: no counter, no clock of the pacer, no barrier of the ring.
     assert count(r"ATOMG") == (2 if build.claim == "dynamic" else 0) + build.presum  # the first claim, and the ones ahead
     assert (count(r"SR_CLOCKLO") > 2) == (build.claim == "paced")  # two in every report
-    assert count(r"SYNCS\.EXCH") == (14 if build.claim == "static" else 30)
+    assert count(r"SYNCS\.EXCH") == 2 * build.stages + (4 if build.claim == "static" else 20)
+
+
+def test_a_ring_of_another_length_is_refused() -> None:
+    for stages in (3, 6):
+        with pytest.raises(UsageError, match="stages"):
+            Build(stages=stages)
 
 
 def test_it_leaves_room_for_one_cta() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from xstage_bench.fused.moe.build import STAMP, Build
 from xstage_bench.fused.moe.forecast import TileTimes, predict_order
 from xstage_bench.fused.moe.group import Prepared
 from xstage_bench.fused.moe.layer import Layer, rows_of
-from xstage_bench.fused.moe.order import SECOND_BIT, Order, TaskLists
-from xstage_bench.fused.moe.stalls import EXECUTIONS, idle_before, measure_stalls, measured, pairs_of, predicted
+from xstage_bench.fused.moe.order import BLOCK_SHIFT, SECOND_BIT, Order, TaskLists
+from xstage_bench.fused.moe.stalls import EXECUTIONS, apart_us, idle_before, measure_stalls, measured, pairs_of, predicted
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.model.document import Model
 from xstage_bench.pipeline import find_model
@@ -24,6 +25,8 @@ from xstage_bench.workloads.shapes import moe_shape
 
 LINEAR1_NS, LINEAR2_NS, START = 1000, 400, 1 << 60
 TIMES = TileTimes(linear1_ns=6_400, linear2_ns=3_200, linear1_rest_ns=1_400, linear2_rest_ns=3_100)
+
+ONE_GROUP = np.zeros(1, dtype=np.int64)
 
 
 def lists_of(tiles: int, ctas: int = 3) -> TaskLists:
@@ -52,7 +55,7 @@ def test_a_stall_is_the_idle_time_that_stores_add_per_linear2_tile() -> None:
     bare[3] = 40  # a dependency that is late in any case
     idle[3], idle[5], idle[27] = 140, 700, 1160
     idle[0] = idle[20] = 9_999  # before the first tile of a list: the start of the launch, nobody's stall
-    found = measured(stamps(lists, idle, slower=30), stamps(lists, bare), lists)
+    found = measured(stamps(lists, idle, slower=30), stamps(lists, bare), lists, ONE_GROUP)
     assert found["idle_us"] == pytest.approx((140 + 700 + 1160) / 20 / 1e3)
     assert found["idle_without_us"] == pytest.approx(40 / 20 / 1e3)
     assert found["between_us"] == pytest.approx(1960 / 20 / 1e3)
@@ -65,11 +68,11 @@ def test_a_stall_is_the_idle_time_that_stores_add_per_linear2_tile() -> None:
 def test_idle_time_and_products_make_up_each_list(with_stores: list[int], without: list[int]) -> None:
     lists = lists_of(10)
     one, other = stamps(lists, np.array(with_stores)), stamps(lists, np.array(without))
-    found = measured(one, other, lists)
+    found = measured(one, other, lists, ONE_GROUP)
     length = [sum((s["computed_ns"][[19, 39]] - s["begin_ns"][[0, 20]]).tolist()) for s in (one, other)]
     more = (length[0] - length[1]) / 20 / 1e3
     assert found["measured_us"] == pytest.approx(more, abs=1e-3)
-    assert measured(one, one, lists)["measured_us"] == 0
+    assert measured(one, one, lists, ONE_GROUP)["measured_us"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +108,21 @@ def test_both_read_the_same_definition(model: Model) -> None:
             one[name] = START + np.rint(ns).astype(np.int64)
         made.append(one)
     lists = TaskLists((found.schedule.phase == 1).astype(np.uint32) << SECOND_BIT, found.schedule.first)
-    read, told = measured(made[0], made[1], lists), predict(model, order, "bf16")
+    read, told = measured(made[0], made[1], lists, ONE_GROUP), predict(model, order, "bf16")
     assert read["measured_us"] == pytest.approx(told["predicted_us"], abs=2e-3)
     assert read["within_us"] == pytest.approx(told["predicted_within_us"], abs=2e-3)
     assert read["store_span_us"]["p90"] == pytest.approx(told["predicted_store_span_us"]["p90"], abs=2e-3)
+
+
+def test_tiles_of_shared_weights_are_apart_by_when_the_first_and_the_last_begin() -> None:
+    """Two groups of two blocks; a column of weights is read by both blocks of a group, in the list of another SM each."""
+    words = [block << BLOCK_SHIFT | column for block in range(4) for column in range(2)]
+    lists = TaskLists(np.array(words, dtype=np.uint32), np.array([0, 2, 4, 6, 8]))
+    begin = np.array([0.0, 100.0, 30.0, 170.0, 0.0, 100.0, 0.0, 110.0])
+    assert apart_us(begin, lists, np.array([0, 0, 1, 1])) == pytest.approx(np.median([30, 70, 0, 10]) / 1e3)
+    assert apart_us(begin, lists, np.arange(4)) == 0  # nothing is shared
+    both = TaskLists(np.array([0, 1 << SECOND_BIT], dtype=np.uint32), np.array([0, 1, 2]))
+    assert apart_us(np.array([0.0, 9.0]), both, ONE_GROUP) == 0  # Linear-1 and Linear-2 have weights of their own
 
 
 def test_nothing_is_idle_where_tiles_follow_each_other() -> None:
@@ -124,6 +138,7 @@ class StampedGroup:
     lists: TaskLists
     idle: dict[tuple[str, str], int]
     ran: list[tuple[str, str]]
+    ranks: Any = (SimpleNamespace(rows=SimpleNamespace(blocks=1, block_expert=ONE_GROUP)),)
 
     def with_stamps(self, prepared: Prepared) -> Prepared:
         return replace(prepared, build=replace(prepared.build, stamps=True))

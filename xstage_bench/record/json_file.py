@@ -26,14 +26,17 @@ def encode_json(obj: Any) -> bytes:
 
 
 def write_json(path: Path, obj: Any) -> None:
-    """Write `obj` to `path` atomically as strict JSON; errors as `atomic.write_bytes`."""
-    write_bytes(path, encode_json(obj))
+    """Write `obj` to `path` atomically as strict JSON, compressed where the name ends in ``.gz``; errors as `atomic.write_bytes`."""
+    write_bytes(path, _packed(path, encode_json(obj)))
 
 
 def write_compact(path: Path, obj: Any) -> None:
-    """As `write_json`, without line breaks, and compressed where the name ends in ``.gz``: for documents with many samples."""
-    data = msgspec.json.encode(_finite(msgspec.to_builtins(obj))) + b"\n"
-    write_bytes(path, gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
+    """As `write_json`, without line breaks: for documents with many samples."""
+    write_bytes(path, _packed(path, msgspec.json.encode(_finite(msgspec.to_builtins(obj))) + b"\n"))
+
+
+def _packed(path: Path, data: bytes) -> bytes:
+    return gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data
 
 
 def read_json(path: Path, type: type[T], *, newest: int | None = None) -> T:

@@ -47,8 +47,10 @@ ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
 Claim = Literal["static", "dynamic", "paced"]
 CLAIMS: tuple[Claim, ...] = ("static", "dynamic", "paced")
 
-#: Stages of operands that the kernel asks for ahead, and how many bytes of a row one of them sums over.
-STAGES, STEP_BYTES = 5, 128
+#: Bytes of a row that one stage of operands sums over.
+STEP_BYTES = 128
+#: How many stages can be asked for ahead: more have no room, fewer do not cover the latency of memory.
+FEWEST_STAGES, MOST_STAGES = 4, 5
 _STAGE_BYTES = 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
@@ -82,10 +84,13 @@ class Build:
         Where a CTA's tasks come from: its own list; one list of all CTAs, task by task; its own tiles, the pacer choosing between Linear-1
         and Linear-2 while it runs.
 
+    stages : int
+        Of operands that the kernel asks for ahead, 4 or 5.
+
     Raises
     ------
     UsageError
-        Sums before sending of rows that cannot be sent so.
+        Sums before sending of rows that cannot be sent so, or a ring of another length.
     """
 
     fp8: bool = False
@@ -96,8 +101,11 @@ class Build:
     presum: bool = False
     stamps: bool = False
     claim: Claim = "static"
+    stages: int = MOST_STAGES
 
     def __post_init__(self) -> None:
+        if not FEWEST_STAGES <= self.stages <= MOST_STAGES:
+            raise UsageError(f"a ring of {self.stages} stages", f"{FEWEST_STAGES} to {MOST_STAGES}")
         if self.presum and (self.combine not in ("bf16", "f32") or self.row_store != "st.v4"):
             raise UsageError(f"sums before sending, of '{self.combine}' rows by '{self.row_store}'", "rows of bf16 or f32 by st.v4")
 
@@ -107,12 +115,13 @@ class Build:
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
         handed = 0 if self.claim == "static" else _HANDED_BYTES
         scales = 2 * 8 * _SCALES_BYTES if self.fp8 else 0
-        barriers = 8 * (2 * STAGES + _PULL_BUFFERS) + 16  # and counts of tasks stored and scouted
-        return STAGES * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + barriers + handed
+        barriers = 8 * (2 * self.stages + _PULL_BUFFERS) + 16  # and counts of tasks stored and scouted
+        return self.stages * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + barriers + handed
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions."""
         return {
+            "XSTAGE_STAGES": str(self.stages),
             "XSTAGE_FP8": str(int(self.fp8)),
             "XSTAGE_COMBINE": str(COMBINES.index(self.combine)),
             "XSTAGE_DISPATCH": str(int(self.dispatch)),

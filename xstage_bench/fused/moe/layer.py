@@ -166,8 +166,8 @@ def slot_numbers(layer: Layer, slots: Slots = "expert") -> IntArray:
     layer : Layer
     slots : {'expert', 'token'}
         ``expert``: expert after expert, the tokens of each in order, masked pairs last. The rows that one block sends to an owner are then
-        neighbours. ``token``: ``token * top_k + k``; the 128 rows of a block lie on as many pages of memory, and a sender writes to more
-        pages than its address translation reaches (docs/moe.md).
+        neighbours. ``token``: ``token * top_k + k``; the 128 rows of a block lie on as many pages of memory. Neither is faster
+        (docs/moe.md).
 
     Notes
     -----

@@ -38,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "chosen dispatch": {"dispatch": True},
     "chosen publish release": {"publish": "release"},
     "chosen publish bulk": {"publish": "bulk"},
+    "chosen four stages": {"stages": 4},
     "dynamic": {"claim": "dynamic"},
 }
 

@@ -110,14 +110,19 @@ def task_lists(layer: Layer, rows: Rows, order: Order, ctas: int, claim: Claim =
         raise UsageError(f"{per_wave} experts a wave", f"1 to {layer.local_experts}, the experts of one rank")
     # Experts without rows leave gaps in the numbers of waves, which number the waves that exist.
     wave = np.unique(rows.block_expert // per_wave, return_inverse=True)[1].astype(np.int64)
-    within = np.arange(rows.blocks) - np.searchsorted(rows.block_expert, rows.block_expert)
-    group = rows.block_expert * rows.blocks + within // order.group_blocks
+    group = groups_of(rows, order)
     n1, n2 = shape.linear1_tiles, shape.linear2_tiles
     deal = deal_tiles(wave, n1, n2, ctas, order.kind, order.lead, "block", group, together=claim == "dynamic")
     words = deal.second.astype(np.uint32) << SECOND_BIT | deal.block.astype(np.uint32) << BLOCK_SHIFT | deal.column.astype(np.uint32)
     if claim == "paced":
         words = words[np.lexsort((deal.second, deal.producer))]
     return TaskLists(words.astype(np.uint32), np.searchsorted(deal.producer, np.arange(ctas + 1)).astype(np.int64))
+
+
+def groups_of(rows: Rows, order: Order) -> IntArray:
+    """Number the groups of blocks that are walked column by column: of each block, ascending."""
+    within = np.arange(rows.blocks) - np.searchsorted(rows.block_expert, rows.block_expert)
+    return np.asarray(rows.block_expert * rows.blocks + within // order.group_blocks)
 
 
 def linear2_from(lists: TaskLists) -> IntArray:

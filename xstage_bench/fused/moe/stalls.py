@@ -8,7 +8,7 @@ with none stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .forecast import TileTimes, predict_order
 from .layer import Layer, Rows
-from .order import Order, TaskLists
+from .order import Order, TaskLists, groups_of
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 NS_OF_US = 1e3
-#: Stamped executions of an order of which the median counts: a single one can be off by more than what is predicted.
+#: Stamped executions of an order; the one with the median stall counts. A single one can be off by more than what is predicted.
 EXECUTIONS = 3
 #: Within this much of the measured one a predicted stall counts as right, us.
 CLOSE_US = 1.0
@@ -57,7 +57,30 @@ def _heads(first: IntArray) -> IntArray:
     return first[:-1][np.diff(first) > 0]
 
 
-def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists) -> dict[str, Any]:
+def apart_us(begin_ns: FloatArray, lists: TaskLists, groups: IntArray) -> float:
+    """Return how far apart tiles begin that read the same weights, us: the median over all tiles of weights that several share.
+
+    Parameters
+    ----------
+    begin_ns : ndarray, shape (tasks,)
+    lists : TaskLists
+    groups : ndarray of int, shape (blocks,)
+        Of `order.groups_of`.
+
+    Notes
+    -----
+    SMs that read the same operands at the same time are served by one read of the second level cache, and of memory. Once they are out of
+    step, everybody's operands come later (docs/moe.md).
+    """
+    shared = (groups[lists.block] << 13 | lists.second.astype(np.int64) << 12) | lists.column
+    turn = np.argsort(shared, kind="stable")
+    first = np.flatnonzero(np.diff(shared[turn], prepend=-1))
+    apart = np.maximum.reduceat(begin_ns[turn], first) - np.minimum.reduceat(begin_ns[turn], first)
+    several = np.diff(first, append=turn.size) > 1
+    return float(np.median(apart[several])) / NS_OF_US if several.any() else 0.0
+
+
+def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists, groups: IntArray) -> dict[str, Any]:
     """Read the stall off two executions of one order.
 
     Parameters
@@ -65,21 +88,26 @@ def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists) -> dict
     stores, none : ndarray of `build.STAMP`, shape (tasks,)
         With result rows stored, and with none.
     lists : TaskLists
+    groups : ndarray of int, shape (blocks,)
+        Blocks that share weights (`apart_us`).
 
     Returns
     -------
     dict
         ``measured_us``: the stall, of both kinds of tile together; ``between_us`` and ``within_us``: its parts. ``idle_us``,
         ``idle_without_us``: of what the first part is the difference. ``store_span_us``: from the end of a Linear-2 tile's products to its
-        last store, of the first warp.
+        last store, of the first warp. ``apart_us``, ``apart_without_us``: as `apart_us` says.
     """
     (idle, busy, spans), (bare, undisturbed, _) = (_read(one, lists) for one in (stores, none))
+    apart, together = (apart_us((one["begin_ns"] - one["begin_ns"].min()).astype(np.float64), lists, groups) for one in (stores, none))
     return {
         "measured_us": idle - bare + busy - undisturbed,
         "between_us": idle - bare,
         "within_us": busy - undisturbed,
         "idle_us": idle,
         "idle_without_us": bare,
+        "apart_us": apart,
+        "apart_without_us": together,
         "store_span_us": _spans(spans),
     }
 
@@ -124,15 +152,15 @@ def measure_stalls(group: Group, prepared: Mapping[str, Prepared], forecast: Map
     out: dict[str, Any] = {}
     for which, stores in (("wave", usual), ("chosen", "chosen")):
         stamped = [group.with_stamps(prepared[name]) for name in (stores, f"{which} alone")]
-        lists, found = prepared[stores].lists[0], []
+        lists, groups, found = prepared[stores].lists[0], groups_of(group.ranks[0].rows, prepared[stores].order), []
         for _ in range(EXECUTIONS):
             for one in stamped:
                 group.run(one)
-            found.append(measured(group.stamps(stamped[0], 0), group.stamps(stamped[1], 0), lists))
+            found.append(measured(group.stamps(stamped[0], 0), group.stamps(stamped[1], 0), lists, groups))
         nothing = {"predicted_us": None, "predicted_within_us": None, "predicted_store_span_us": None}
         out[which] = {
             "order": prepared[stores].order.name,
-            **_medians(found),
+            **sorted(found, key=lambda one: one["measured_us"])[EXECUTIONS // 2],
             **forecast.get(which, nothing),
         }
     return out
@@ -154,13 +182,6 @@ def _read(stamps: NDArray[Any], lists: TaskLists) -> tuple[float, float, FloatAr
     busy = (computed - np.maximum(begin, before)).astype(np.float64)
     second = lists.second
     return _per_second(idle, second), _per_second(busy, second), (stored - computed)[second].astype(np.float64)
-
-
-def _medians(found: Sequence[Any]) -> Any:
-    """Of each number of nested dicts that have the same keys."""
-    if isinstance(found[0], dict):
-        return {key: _medians([one[key] for one in found]) for key in found[0]}
-    return float(np.median(found))
 
 
 def _per_second(ns: FloatArray, second: NDArray[np.bool_]) -> float:

@@ -1,0 +1,105 @@
+"""Print what the experiments say about SMs that share operands (docs/moe.md): ``python tools/moe_step.py STEP.json``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from xstage_bench.record.json_file import read_json
+
+Row = dict[str, Any]
+LEAD = "interleaved-2"
+NAMES = {
+    "dram__bytes_read.sum": ("read from memory, GB", 1e9),
+    "lts__t_sectors_op_read.sum": ("read from the second level cache, GB", 1e9 / 32),
+    "lts__t_sectors_op_read_lookup_miss.sum": ("of it not there, GB", 1e9 / 32),
+    "l1tex__m_xbar2l1tex_read_bytes.sum": ("received by the SMs, GB", 1e9),
+}
+
+
+def main(path: str) -> None:
+    """Print every table of the page."""
+    document = read_json(Path(path), dict[str, Any])
+    for table in (counters, apart, senders, stages, others):
+        print("\n".join(table(document)) + "\n")
+
+
+def counters(document: Row) -> Iterator[str]:
+    """Of one launch alone and one that sends, the means of two each."""
+    launches = {rows: [one for one in document["counters"] if one["rows"] == rows] for rows in ("alone", "remote")}
+    yield "| hy3, bf16, 8192 tokens, one rank | nothing stored | result rows sent |\n|---|---|---|"
+    for name, (what, unit) in NAMES.items():
+        yield f"| {what} | " + " | ".join(f"{sum(x[name] for x in one) / len(one) / unit:.1f}" for one in launches.values()) + " |"
+
+
+def apart(document: Row) -> Iterator[str]:
+    """How far apart tiles begin that read the same weights."""
+    yield "| case | rank | nothing stored: apart, us | products of Linear-1, us | rows sent: apart | products |\n|---|---|---|---|---|---|"
+    found = {(one["case"], one["rank"], one["rows"]): one for one in document["apart"]}
+    for case, rank in dict.fromkeys(key[:2] for key in found):
+        cells = [found[case, rank, rows] for rows in ("alone", "remote")]
+        parts = (f"{one['apart_us']['median']:.1f} ({one['apart_us']['p90']:.0f}) | {one['products_us']['linear1']:.1f}" for one in cells)
+        yield f"| {short(case)} | {rank} | " + " | ".join(parts) + " |"
+
+
+def senders(document: Row) -> Iterator[str]:
+    """Who loses when only one of two ranks sends: time of rank 0 / rank 1 over alone."""
+    by = {(one["case"], one["what"]): one["stored_us"] for one in document["who_sends"]}
+    whats = [w for w in dict.fromkeys(w for _, w in by) if w != "alone"]
+    yield "| over alone, rank 0 / rank 1 | " + " | ".join(whats) + " |\n|---|" + "---|" * len(whats)
+    for case in dict.fromkeys(case for case, _ in by):
+        ratios = ([a / b for a, b in zip(by[case, w], by[case, "alone"], strict=True)] for w in whats)
+        yield f"| {short(case)} | " + " | ".join(f"{a:.2f} / {b:.2f}" for a, b in ratios) + " |"
+
+
+def stages(document: Row) -> Iterator[str]:
+    """Times with four and with six stages over those with five, of the same run."""
+    yield "| over five stages | four: nothing stored | four: rows sent | six: nothing stored | six: rows sent |\n|---|---|---|---|---|"
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    for experiment in document["experiments"]["stages"]:
+        for row in lead_rows(experiment):
+            found.setdefault(row["case"], {})[experiment["kinds"][1], row["rows"]] = row["us"][1] / row["us"][0]
+    columns = [(kind, rows) for kind in ("4", "6") for rows in ("alone", "remote")]
+    for case, ratios in found.items():
+        yield f"| {short(case)} | " + " | ".join(f"{ratios[c]:.3f}" if c in ratios else "-" for c in columns) + " |"
+    means = (geometric_mean(one[c] for one in found.values() if c in one) for c in columns)
+    yield "| geomean | " + " | ".join(f"{m:.3f}" for m in means) + " |"
+
+
+def others(document: Row) -> Iterator[str]:
+    """What else was tried: geometric means over the plain kernel of the same run, rows sent, by tokens."""
+    tokens = ("2048", "8192")
+    yield (
+        "| over the plain kernel | "
+        + " | ".join(f"{o}, {t}" for o in ("lead 2", "waves") for t in tokens)
+        + " | n |\n|---|---|---|---|---|---|"
+    )
+    found: dict[str, dict[tuple[bool, str], list[float]]] = {}
+    for name in ("policy", "placement", "gaps", "pairs"):
+        for experiment in document["experiments"][name]:
+            for i, kind in enumerate(experiment["kinds"][1:], start=1):
+                ratios = found.setdefault(f"{kind} ns between parts" if name == "gaps" else kind, {})
+                for row in experiment["rows"]:
+                    if row["rows"] == "remote" and row["us"][i]:
+                        ratios.setdefault((row["order"] == LEAD, row["case"].split("|")[2]), []).append(row["us"][i] / row["us"][0])
+    for kind, ratios in found.items():
+        cells = [ratios[lead, t] for lead in (True, False) for t in tokens]
+        yield f"| {kind} | " + " | ".join(f"{geometric_mean(c):.3f}" for c in cells) + f" | {len(cells[0])}, {len(cells[1])} |"
+
+
+def lead_rows(experiment: Row) -> Iterable[Row]:
+    """Rows of the lead of two tiles."""
+    return (row for row in experiment["rows"] if row["order"] == LEAD)
+
+
+def short(case: str) -> str:
+    """Say a case in the words of the page."""
+    shape, dtype, tokens, routing, combine = case.split("|")
+    return f"{shape}, {dtype}, {tokens}" + (", skewed" if routing == "skewed" else "") + (", f32 rows" if combine == "f32" else "")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
