@@ -24,7 +24,7 @@ import numpy as np
 
 from xstage_bench.fused.moe.forecast import TileTimes, busiest, choose_order, predict_order
 from xstage_bench.fused.moe.layer import rows_of
-from xstage_bench.fused.moe.order import Order
+from xstage_bench.fused.moe.order import Order, order_named
 from xstage_bench.fused.moe.stalls import CLOSE_US, predicted
 from xstage_bench.fused.moe.suite import Case, arrived_us, is_wave
 from xstage_bench.pipeline import find_model
@@ -53,8 +53,7 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
     choice = choose_order(loaded, case.layer, ranks, times, row["combine"], SMS).order.name if case.searched else None
     out = []
     for which, name in (("wave", row["stalls"]["wave"]["order"]), ("chosen", row["chosen"])):
-        kind, _, number = name.partition("-")
-        order = Order("wave", int(number)) if kind == "wave" else Order("interleaved", lead=float(number))
+        order = order_named(name)
 
         def total(times: TileTimes, combine: str, order: Order = order) -> float:
             return predict_order(loaded, case.layer, ranks[rank], times, combine, SMS, order, rank).total_ns / NS_OF_US

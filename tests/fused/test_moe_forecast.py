@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 
 from xstage_bench.errors import WaivedError
 from xstage_bench.fused.moe.build import STAMP
-from xstage_bench.fused.moe.forecast import TileTimes, as_tasks, busiest, choose_order, pick, predict_order, tile_times
+from xstage_bench.fused.moe.forecast import (
+    OUT_OF_STEP_MOST,
+    TileTimes,
+    as_tasks,
+    busiest,
+    choose_order,
+    out_of_step,
+    pick,
+    predict_order,
+    tile_times,
+)
 from xstage_bench.fused.moe.layer import Layer, rows_of
 from xstage_bench.fused.moe.measure import Variant, case_variants
-from xstage_bench.fused.moe.order import Order, TaskLists, task_lists
+from xstage_bench.fused.moe.order import Order, TaskLists, order_named, task_lists
 from xstage_bench.fused.moe.run import devices_of
 from xstage_bench.fused.moe.suite import SHAPES, suite_cases
 from xstage_bench.fused.moe.summary import summarise
@@ -87,6 +97,25 @@ def test_a_layer_takes_as_long_as_the_rank_with_most_rows() -> None:
     )
     assert busiest([ranks[0], ranks[-1]]) == 1
     assert choose_order(model, layer, [ranks[0], ranks[-1]], TIMES, "bf16", 132).predicted_ns[order.name] == many > 1.2 * few
+
+
+def test_products_take_longer_the_longer_a_layer_sends_and_only_then() -> None:
+    assert out_of_step(0) == 0 < out_of_step(10) < out_of_step(100) < out_of_step(1e6) == OUT_OF_STEP_MOST
+    layer = Layer(moe_shape("hy3"), 512, 8)
+    rows, model, order = rows_of(layer, 0), find_model(PROFILE), Order("interleaved", lead=2.0)
+
+    def total(combine: str, longer: float | None) -> float:
+        return predict_order(model, layer, rows, TIMES, combine, 132, order, longer=longer).total_ns
+
+    assert total("none", 0.0) == total("none", 0.1) == total("none", None)
+    share = out_of_step(rows.blocks * layer.shape.linear2_tiles / 132)
+    assert total("bf16", 0.0) < total("bf16", None) == total("bf16", share) < total("bf16", 0.1)
+    assert total("bf16", 0.1) == pytest.approx(1.1 * total("bf16", 0.0), rel=0.01)  # products are nearly all of this layer
+
+
+@given(st.sampled_from([Order("serial"), Order(), Order("wave", 4), Order("interleaved"), Order("interleaved", lead=0.5)]))
+def test_an_order_is_found_by_its_name(order: Order) -> None:
+    assert order_named(order.name) == order
 
 
 def test_the_suite_is_the_96_configurations() -> None:

@@ -30,6 +30,10 @@ PREFERRED = (2.0, 1.0, 4.0, 8.0, 0.5)
 #: How near predictions must be to count as one: less than the model is off by on this kernel.
 ALIKE = 0.02
 STORE_BYTES, STORING_WARPS = 512, 4
+#: By how much of their length products take longer for each Linear-2 tile per SM, and at most: stores push SMs that share operands out of
+#: step, the more the longer the layer is. The one constant is fitted to the stalls of one run of the suite and judged on another
+#: (tools/moe_out_of_step.py, docs/moe.md); beyond the most, nothing was measured.
+OUT_OF_STEP_PER_TILE, OUT_OF_STEP_MOST = 0.0012, 0.15
 NS_OF_CYCLE_MHZ = 1e3
 
 
@@ -84,6 +88,11 @@ def remote_tile_bytes(rows: Rows, rank: int, combine: str) -> NDArray[np.int64]:
     """Bytes that one Linear-2 tile of each block sends to other ranks; shape (blocks,)."""
     owner = rows.owner.reshape(-1, TILE)
     return np.asarray(((owner != PADDING) & (owner != rank)).sum(axis=1) * TILE * COMBINE_BYTES[combine])
+
+
+def out_of_step(tiles_per_sm: float, per_tile: float = OUT_OF_STEP_PER_TILE) -> float:
+    """Return by how much of their length products take longer in a layer of so many Linear-2 tiles per SM whose rows leave the GPU."""
+    return min(per_tile * tiles_per_sm, OUT_OF_STEP_MOST)
 
 
 def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileTimes, combine: str, sm_clock_mhz: float) -> TaskSchedule:
@@ -216,12 +225,28 @@ def busiest(rows: Sequence[Rows]) -> int:
 
 
 def predict_order(
-    model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order, rank: int = 0
+    model: Model,
+    layer: Layer,
+    rows: Rows,
+    times: TileTimes,
+    combine: str,
+    ctas: int,
+    order: Order,
+    rank: int = 0,
+    longer: float | None = None,
 ) -> TaskPrediction:
-    """Predict one order of one rank, whose rows these are, without its twin that stores nothing."""
+    """Predict one order of one rank, whose rows these are, without its twin that stores nothing.
+
+    `longer`: by how much of their length products take longer because rows are sent; default: as `out_of_step` says, with
+    ``combine='none'`` nothing.
+    """
     from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 
+    if longer is None:
+        longer = out_of_step(rows.blocks * layer.shape.linear2_tiles / ctas)
+    if remote_tile_bytes(rows, rank, combine).any():
+        times = replace(times, linear1_ns=(1 + longer) * times.linear1_ns, linear2_ns=(1 + longer) * times.linear2_ns)
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, rank, rows, lists, times, combine, model.sm_clock_mhz)
     costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), layer, tasks, times, model.sm_clock_mhz)

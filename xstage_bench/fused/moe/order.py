@@ -48,6 +48,14 @@ class Order:
         return f"interleaved-{self.lead:g}" if self.kind == "interleaved" else self.kind
 
 
+def order_named(name: str) -> Order:
+    """Return the order of this `Order.name`."""
+    kind, _, number = name.partition("-")
+    if kind == "wave":
+        return Order(kind, int(number) if number else None)
+    return Order(kind, lead=float(number)) if number else Order(kind)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskLists:
     """Tasks of all CTAs; those of CTA c are ``words[first[c]:first[c + 1]]``, executed in this order by two warpgroups in turn.

@@ -112,8 +112,10 @@ def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists, groups:
     }
 
 
-def predicted(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order) -> dict[str, Any]:
-    """Predict the stall of one order of rank 0; parameters as of `forecast.choose_order`.
+def predicted(
+    model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order, longer: float | None = None
+) -> dict[str, Any]:
+    """Predict the stall of one order of rank 0; parameters as of `forecast.predict_order`.
 
     Returns
     -------
@@ -122,7 +124,7 @@ def predicted(model: Model, layer: Layer, rows: Rows, times: TileTimes, combine:
     """
     idle, busy = [], []
     for one in (combine, "none"):
-        found = predict_order(model, layer, rows, times, one, ctas, order)
+        found = predict_order(model, layer, rows, times, one, ctas, order, longer=longer)
         second = found.schedule.phase == 1
         idle.append(_per_second(idle_before(found.start_ns, found.compute_end_ns, found.schedule.first), second))
         busy.append(_per_second(found.compute_end_ns - found.start_ns, second))
