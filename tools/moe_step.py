@@ -81,7 +81,7 @@ def others(document: Row) -> Iterator[str]:
     for name in ("policy", "placement", "gaps", "pairs"):
         for experiment in document["experiments"][name]:
             for i, kind in enumerate(experiment["kinds"][1:], start=1):
-                ratios = found.setdefault(f"{kind} ns between parts" if name == "gaps" else kind, {})
+                ratios = found.setdefault(kind, {})
                 for row in experiment["rows"]:
                     if row["rows"] == "remote" and row["us"][i]:
                         ratios.setdefault((row["order"] == LEAD, row["case"].split("|")[2]), []).append(row["us"][i] / row["us"][0])
