@@ -91,16 +91,14 @@ def _gains(rows: list[Row]) -> list[str]:
 
 def _options(rows: list[Row]) -> list[str]:
     out = _head("over the chosen order", "n", "bf16: geomean", "least to most", "FP8: geomean", "least to most")
-    for variant, name in OPTIONS.items():
+    measured = {name for row in rows for name in row["variants"]}
+    for variant, name in ((variant, name) for variant, name in OPTIONS.items() if variant in measured):
         cells, n = [], 0
         for dtype in ("bf16", "fp8"):
             ratios = [us[variant] / us["chosen"] for row in rows if row["dtype"] == dtype and variant in (us := arrived_us(row))]
-            if not ratios:  # a recording from before the variant
-                break
             n += len(ratios)
             cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
-        if cells:
-            out.append(f"| {name} | {n} | " + " | ".join(cells) + " |")
+        out.append(f"| {name} | {n} | " + " | ".join(cells) + " |")
     return out
 
 

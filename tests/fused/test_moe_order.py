@@ -62,7 +62,7 @@ def test_every_pair_has_a_slot_of_its_own_and_a_block_sends_to_neighbours(layer:
         numbers = slot_numbers(layer, slots).reshape(layer.ep, -1)
         assert (np.sort(numbers, axis=1) == np.arange(numbers.shape[1])).all()
     assert (slot_numbers(layer, "token")[0] == np.arange(numbers.shape[1]).reshape(layer.tokens, -1)).all()
-    numbers = slot_numbers(layer)
+    numbers = slot_numbers(layer, "expert")
     for rank in range(layer.ep):
         rows = rows_of(layer, rank)
         expert = np.repeat(rows.block_expert, TILE)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.device.cuda.pacing import STAGE
@@ -49,13 +50,18 @@ CLAIMS: tuple[Claim, ...] = ("static", "dynamic", "paced")
 
 #: Bytes of a row that one stage of operands sums over.
 STEP_BYTES = 128
-#: How many stages can be asked for ahead: more have no room, fewer do not cover the latency of memory.
+#: How many stages can be asked for ahead: of more there is no room in every build.
 FEWEST_STAGES, MOST_STAGES = 4, 5
 _STAGE_BYTES = 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
 _SCALES_BYTES = 512
 _HANDED_BYTES = 192  # the ring of claimed tasks
+
+
+def owner_words(owner: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the words that name a slot or a token of each row's owner; `NO_ROW` where nobody owns the row."""
+    return np.where(owner < 0, NO_ROW, owner << OWNER_SHIFT | number).astype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)

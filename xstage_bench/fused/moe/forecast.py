@@ -14,7 +14,7 @@ from xstage_bench.model.tasks.costs import AHEAD, PUBLISHERS
 from xstage_bench.task_schedule import NONE, TaskSchedule
 from xstage_bench.workloads.shapes import TILE
 
-from .build import COMBINE_BYTES, MOST_STAGES, STEP_BYTES
+from .build import COMBINE_BYTES, STEP_BYTES, Build
 from .layer import PADDING, Layer, Rows
 from .order import Order, TaskLists, task_lists, wave_orders
 
@@ -155,7 +155,7 @@ def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: Til
     contained = ("compute_excess_cycles.", "turn_cycles.", "store_cycles.")
     known = {name: e for name, e in costs.instrument.items() if not name.startswith(contained)}
     steps = layer.shape.hidden * layer.element_bytes // STEP_BYTES
-    ahead = (MOST_STAGES - 1) * times.linear1_ns / steps * sm_clock_mhz / NS_OF_CYCLE_MHZ
+    ahead = (Build().stages - 1) * times.linear1_ns / steps * sm_clock_mhz / NS_OF_CYCLE_MHZ
     known[AHEAD] = _median(ahead, "the ring's stages but the one that is multiplied, at the pace of a Linear-1 tile")
     known[PUBLISHERS] = _median(1.0, "by construction")
     usual = TILE * TILE * COMBINE_BYTES["bf16"]  # what a Linear-2 tile stored when its time was read

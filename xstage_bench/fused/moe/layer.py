@@ -158,7 +158,8 @@ def rows_of(layer: Layer, rank: int) -> Rows:
     return Rows(columns[0], columns[1], columns[2], block_expert, block_rows)
 
 
-def slot_numbers(layer: Layer, slots: Slots = "expert") -> IntArray:
+@lru_cache(maxsize=4)
+def slot_numbers(layer: Layer, slots: Slots) -> IntArray:
     """Number the result slots of each owner: one for each (token, k), shape (ep, tokens, top_k).
 
     Parameters
@@ -171,7 +172,8 @@ def slot_numbers(layer: Layer, slots: Slots = "expert") -> IntArray:
 
     Notes
     -----
-    An owner numbers its slots from its own routes, and a sender learns the number with the row.
+    An owner numbers its slots from its own routes, and a sender learns the number with the row. Kept, as `_routes` are: every rank asks
+    for them, and again with every check of what it has sent.
     """
     routes = layer.routes()
     each = layer.tokens * layer.shape.top_k
@@ -181,4 +183,5 @@ def slot_numbers(layer: Layer, slots: Slots = "expert") -> IntArray:
     turn = np.argsort(expert, axis=1, kind="stable")
     numbers = np.empty_like(turn)
     np.put_along_axis(numbers, turn, np.broadcast_to(np.arange(each), turn.shape), axis=1)
+    numbers.setflags(write=False)
     return numbers.reshape(routes.shape)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from xstage_bench.errors import UsageError
 from xstage_bench.workloads.shapes import TILE
 
-from .build import NO_ROW, OWNER_SHIFT, SUM_ROWS_BITS
+from .build import NO_ROW, SUM_ROWS_BITS, owner_words
 from .layer import PADDING, IntArray, Layer, Rows
 
 ALONE = -1
@@ -100,14 +100,14 @@ def upload_sums(layer: Layer, rank: int, rows: Rows, sums: Sums) -> dict[str, An
     """
     import cupy
 
-    slot = np.where(rows.owner != PADDING, rows.owner << OWNER_SHIFT | sum_slots(layer)[rows.token, rank], NO_ROW)
+    slots = sum_slots(layer)
     word = np.where(sums.number != ALONE, sums.number << SUM_ROWS_BITS | sums.parts, NO_ROW)
     return {
-        "row_slot": cupy.asarray(slot.astype(np.uint32)),
+        "row_slot": cupy.asarray(owner_words(rows.owner, slots[rows.token, rank])),
         "row_sum": cupy.asarray(word.astype(np.uint32)),
         "row_weight": cupy.asarray(sums.weight),
         "sums": cupy.empty((max(1, sums.sums), layer.shape.hidden), dtype=cupy.float32),
         "sum_counts": cupy.empty((max(1, sums.sums), layer.shape.hidden // TILE), dtype=cupy.uint32),
         "weights": cupy.asarray(present(layer, rank).ravel()),
-        "slot_of": cupy.asarray(sum_slots(layer).astype(np.uint32).ravel()),
+        "slot_of": cupy.asarray(slots.astype(np.uint32).ravel()),
     }

@@ -16,8 +16,8 @@ from xstage_bench.device.cuda.pacing import packed_stage
 from xstage_bench.fused.tensor_map import boxes
 from xstage_bench.workloads.shapes import TILE
 
-from .build import COMBINE_BYTES, NO_ROW, OWNER_SHIFT, PLAN, REPORT, STAMP, Build
-from .layer import PADDING, IntArray, Layer, Rows, Slots, slot_numbers
+from .build import COMBINE_BYTES, PLAN, REPORT, STAMP, Build, owner_words
+from .layer import IntArray, Layer, Rows, Slots, slot_numbers
 from .numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
 from .order import TaskLists, linear2_from
 from .presum import Sums, sum_slots, sums_of, upload_sums
@@ -93,8 +93,6 @@ class Rank:
         self._slot_arrays: dict[Slots, dict[str, Any]] = {}
         self._slots = {o: stock.slots(o, layer.tokens * max(s.top_k, layer.ep) * s.hidden * 4) for o in range(layer.ep)}
         count, element = rows.blocks * TILE, cupy.uint8 if layer.dtype == "fp8" else cupy.uint16
-        real = rows.owner != PADDING
-        source = np.where(real, rows.owner << OWNER_SHIFT | rows.token, NO_ROW)
         self.arrays: dict[str, Any] = {
             "gathered": cupy.zeros((count, s.hidden), dtype=element),
             "row_scale": cupy.ones(count, dtype=cupy.float32),
@@ -102,7 +100,7 @@ class Rank:
             "act_scale": activation_scales(layer, count),
             "block_expert": cupy.asarray(rows.block_expert.astype(np.uint32)),
             "block_rows": cupy.asarray(rows.block_rows.astype(np.uint32)),
-            "row_source": cupy.asarray(source.astype(np.uint32)),
+            "row_source": cupy.asarray(owner_words(rows.owner, rows.token)),
             "ready": cupy.zeros(rows.blocks, dtype=cupy.uint32),
             "arrived": cupy.zeros(rows.blocks, dtype=cupy.uint32),
             "claimed": cupy.zeros(1, dtype=cupy.uint32),
@@ -141,11 +139,9 @@ class Rank:
 
         if slots not in self._slot_arrays:
             cupy.cuda.Device(self.device).use()
-            owner = self.rows.owner
-            slot = np.where(owner != PADDING, owner << OWNER_SHIFT | self.slot_of_rows(slots), NO_ROW)
             own = slot_numbers(self.layer, slots)[self.rank]
             self._slot_arrays[slots] = {
-                "row_slot": cupy.asarray(slot.astype(np.uint32)),
+                "row_slot": cupy.asarray(owner_words(self.rows.owner, self.slot_of_rows(slots))),
                 "slot_of": cupy.asarray(own.astype(np.uint32).ravel()),
             }
         return self._slot_arrays[slots]

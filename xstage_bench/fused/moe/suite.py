@@ -41,7 +41,7 @@ SHAPES = ("keye-vl-2", "qwen3.5", "hy3", "dsv4-flash", "glm-5.2", "mimo-v2.5", "
 ROUTINGS = ("balanced", "skewed")
 TOKENS = (512, 2048, 8192)
 COMBINES: tuple[Combine, ...] = ("bf16", "f32")
-#: Executions before tile times are read.
+#: Of execution before tile times are read: under load the clock falls.
 WARM_UP_NS = 30e6
 #: Where every order is measured.
 SEARCHED_SHAPES, SEARCHED_TOKENS = ("keye-vl-2", "qwen3.5", "dsv4-flash"), 2048
