@@ -21,7 +21,7 @@ ORDERS = ("wave", "chosen")
 OPTIONS = {
     "chosen fp8 rows": "FP8 result rows",
     "chosen presum": "sums before sending",
-    "chosen four stages": "a ring of four stages",
+    "chosen other ring": "the other ring",
     "dynamic": "dynamic claiming",
     "paced": "pacer",
     "chosen staggered": "staggered SMs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import WaivedError
-from xstage_bench.fused.moe.build import STAMP
+from xstage_bench.fused.moe.build import STAMP, ring_stages
 from xstage_bench.fused.moe.forecast import (
+    CALM,
     OUT_OF_STEP_MOST,
     TileTimes,
     as_tasks,
+    asked_of_link,
     busiest,
     choose_order,
     out_of_step,
@@ -23,8 +26,8 @@ from xstage_bench.fused.moe.forecast import (
     predict_order,
     tile_times,
 )
-from xstage_bench.fused.moe.layer import Layer, rows_of
-from xstage_bench.fused.moe.measure import Variant, case_variants
+from xstage_bench.fused.moe.layer import Layer, rows_of, tiles_per_sm
+from xstage_bench.fused.moe.measure import Variant, case_variants, plain_build
 from xstage_bench.fused.moe.order import Order, TaskLists, order_named, task_lists
 from xstage_bench.fused.moe.run import devices_of
 from xstage_bench.fused.moe.suite import SHAPES, suite_cases
@@ -76,7 +79,7 @@ def test_waves_stay_where_every_lead_is_predicted_to_be_slower() -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(["interleaved-0.5", "interleaved-1", "interleaved-2", "interleaved-8"]), st.floats(1, 1e6)),
+    st.dictionaries(st.sampled_from(["interleaved-1", "interleaved-2", "interleaved-4", "interleaved-8"]), st.floats(1, 1e6)),
     st.floats(1, 1e6),
 )
 @settings(max_examples=200)
@@ -134,15 +137,16 @@ def test_a_case_times_what_it_is_judged_against() -> None:
     assert all(layer.local_experts % n == 0 for n in waves if n is not None)
     assert variants["chosen alone"].build.combine == "none"
     assert variants["chosen local"].local
-    assert {v.slots for name, v in variants.items() if name != "chosen slots by token"} == {"expert"}
-    assert variants["chosen slots by token"].slots == "token"
+    assert {v.build.stages for name, v in variants.items() if "other ring" in name} == {4}
+    assert {v.build.stages for name, v in variants.items() if "other ring" not in name} == {5}
+    assert {v.slots for v in variants.values()} == {"expert"}
     assert {v.build.fp8 for v in variants.values()} == {True}
     assert not {"chosen dispatch", "wave dispatch"} & set(variants)
     options = {v.name: v for v in case_variants(layer, rows, Order("interleaved"), "bf16", 132, search=False, options=True)}
     assert options["chosen fp8 rows"].build.combine == "fp8"
     assert options["chosen presum"].build.presum
     assert options["chosen bulk rows"].build.row_store == "bulk"
-    assert options["chosen four stages"].build.stages == 4
+    assert [name for name, v in options.items() if v.slots == "token"] == ["chosen slots by token"]
     assert options["chosen dispatch"].build.dispatch
     assert options["wave dispatch"].build.dispatch
     assert {options[f"chosen publish {how}"].build.publish for how in ("release", "bulk")} == {"release", "bulk"}
@@ -197,3 +201,27 @@ def test_the_summary_compares_with_the_best_wave_and_with_the_bound() -> None:
     overall = out["overall"][0]
     assert overall["geomean_gain"] == pytest.approx((1.2 * 0.8) ** 0.5)
     assert overall["median_over_alone_where_compute_limits"] == pytest.approx(100 / 95)  # the second row is limited by its drain
+
+
+def test_the_ring_is_shorter_in_a_long_layer() -> None:
+    stages = {}
+    for tokens in (512, 8192):
+        layer = Layer(moe_shape("hy3"), tokens, 8, "fp8")
+        rows = rows_of(layer, 0)
+        stages[tokens] = plain_build(layer, rows, "bf16", 132).stages
+        assert stages[tokens] == ring_stages(tiles_per_sm(layer, rows, 132))
+        assert tiles_per_sm(layer, rows, 132) == task_lists(layer, rows, Order(), 132).words.size / 132
+    assert stages == {512: 5, 8192: 4}
+
+
+def test_waves_stay_where_their_bursts_meet_no_full_stage() -> None:
+    """A lead is never chosen where Linear-2 tiles alone ask little of the link, whatever is predicted; with more bytes a row it may be."""
+    model = find_model(PROFILE)
+    slow = replace(TIMES, linear2_ns=60_000.0)
+    layer = Layer(moe_shape("dsv4-flash"), 512, 8)
+    ranks = [rows_of(layer, rank) for rank in range(2)]
+    assert asked_of_link(model, ranks[0], 0, slow, "none", 132) == 0
+    assert asked_of_link(model, ranks[0], 0, slow, "f32", 132) == 2 * asked_of_link(model, ranks[0], 0, slow, "bf16", 132) < CALM
+    assert choose_order(model, layer, ranks, slow, "bf16", 132).order.kind == "wave"
+    assert asked_of_link(model, ranks[0], 0, TIMES, "bf16", 132) > CALM
+    assert choose_order(model, layer, ranks, TIMES, "f32", 132).order.kind == "interleaved"

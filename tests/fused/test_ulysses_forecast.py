@@ -33,7 +33,7 @@ def test_tasks_store_every_row_and_send_what_others_own(ranks: int, seq: int, ra
     p, build, rank = Problem(2 * ranks, 2 * ranks, 128, seq, ranks), BUILDS[store], rank % ranks
     order = ORDERS[name](p.local_heads, seq, build.tile_rows, ranks, rank, 132)
     ctas = min(132, order.size)
-    tasks = tasks_of(p, build, order, rank, ctas, TileTimes([10.0], 0.1, 0.1), 1000.0)
+    tasks = tasks_of(p, build, order, rank, ctas, TileTimes([10.0], [0.3, -0.3]), 1000.0)
     assert tasks.form == "single"
     assert tasks.task_count == order.size
     unit = tasks.warps * 512
@@ -43,13 +43,23 @@ def test_tasks_store_every_row_and_send_what_others_own(ranks: int, seq: int, ra
 
 
 def test_tile_times_are_found_again() -> None:
-    truth = TileTimes([100.0, 95.0, 90.0], 0.6, 0.4)
-    stamps = np.zeros((3 * 132, 2), STAMP)
-    stamps["computed_ns"] = np.round(1e3 * truth.draw(3 * 132, 132))[:, None].astype(np.uint64)
-    found = TileTimes.of(stamps, 132)
-    assert np.allclose(found.wave_us, truth.wave_us, atol=0.3)
-    assert found.between_us == pytest.approx(0.6, abs=0.15)
-    assert found.within_us == pytest.approx(0.4, abs=0.15)
+    """Also where the last wave is not full: an SM is late against those with as many tiles."""
+    tiles, ctas, rng = 3 * 132 + 40, 132, np.random.default_rng(0)
+    late = rng.normal(0.0, 0.6, ctas)
+    late[:40] -= late[:40].mean()
+    late[40:] -= late[40:].mean()
+    truth = TileTimes([100.0, 95.0, 90.0, 85.0], late.tolist())
+    us = truth.tiles_us(tiles, ctas)
+    stamps = np.zeros((tiles, 2), STAMP)
+    for cta in range(ctas):
+        end = 7.0 + np.cumsum(us[cta::ctas])
+        stamps["computed_ns"][cta::ctas] = np.round(1e3 * end)[:, None].astype(np.uint64)
+        stamps["begin_ns"][cta::ctas] = np.round(1e3 * (end - us[cta::ctas]))[:, None].astype(np.uint64)
+    found = TileTimes.of(stamps, ctas)
+    assert np.allclose(found.wave_us, truth.wave_us, atol=0.1)  # those with a fourth tile spread their lateness over four
+    assert np.allclose(found.late_us, late, atol=0.002)
+    end = [np.sum(found.tiles_us(tiles, ctas)[cta::ctas]) for cta in range(ctas)]
+    assert np.std(np.array(end[40:]) - np.mean(end[40:]) - late[40:]) < 0.01
 
 
 def test_the_time_line_is_that_of_the_sm_with_the_longest_stores() -> None:

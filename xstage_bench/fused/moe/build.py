@@ -50,13 +50,21 @@ CLAIMS: tuple[Claim, ...] = ("static", "dynamic", "paced")
 
 #: Bytes of a row that one stage of operands sums over.
 STEP_BYTES = 128
-#: How many stages can be asked for ahead: of more there is no room in every build.
+#: How many stages of operands can be asked for ahead. Three do not cover the latency; more than five have no room in every build.
 FEWEST_STAGES, MOST_STAGES = 4, 5
+#: Tiles per SM, of both kinds, from which the shorter ring is faster: it keeps SMs that read the same weights in step, out of which a long
+#: layer brings them; in a short one it only covers less latency. From one run of the suite, held by another (docs/moe.md).
+LONG_LAYER_TILES = 150
 _STAGE_BYTES = 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
 _SCALES_BYTES = 512
 _HANDED_BYTES = 192  # the ring of claimed tasks
+
+
+def ring_stages(tiles_per_sm: float) -> int:
+    """Return the number of stages with which a layer of so many tiles per SM is fastest."""
+    return FEWEST_STAGES if tiles_per_sm >= LONG_LAYER_TILES else MOST_STAGES
 
 
 def owner_words(owner: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -91,7 +99,7 @@ class Build:
         and Linear-2 while it runs.
 
     stages : int
-        Of operands that the kernel asks for ahead, 4 or 5.
+        Of operands that the kernel asks for ahead, 4 or 5 (`ring_stages`).
 
     Raises
     ------

@@ -14,7 +14,7 @@ from xstage_bench.model.tasks.costs import AHEAD, PUBLISHERS
 from xstage_bench.task_schedule import NONE, TaskSchedule
 from xstage_bench.workloads.shapes import TILE
 
-from .build import COMBINE_BYTES, STEP_BYTES, Build
+from .build import COMBINE_BYTES, STEP_BYTES, ring_stages
 from .layer import PADDING, Layer, Rows
 from .order import Order, TaskLists, task_lists, wave_orders
 
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from xstage_bench.model.tasks.costs import TaskCosts
     from xstage_bench.model.tasks.predict import TaskPrediction
 
-#: Linear-1 tiles per CTA by which Linear-1 may be ahead.
-LEADS = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: Linear-1 tiles per CTA by which Linear-1 may be ahead. With less than one a tile that is a little late holds up its SM, which is not
+#: predicted: in 48 searches half a tile was never the fastest lead, and up to 1.7 times slower (docs/moe.md).
+LEADS = (1.0, 2.0, 4.0, 8.0)
 #: A short lead waits when a tile is late, a long one leaves a long tail: what the replayed skeleton found best stands first.
-PREFERRED = (2.0, 1.0, 4.0, 8.0, 0.5)
+PREFERRED = (2.0, 1.0, 4.0, 8.0)
 #: How near predictions must be to count as one: less than the model is off by on this kernel.
 ALIKE = 0.02
+#: Of R: what the Linear-2 tiles of a wave ask of the link, all SMs at once, up to which no burst meets a full stage and interleaving has
+#: nothing to gain; from two runs of the suite.
+CALM = 2 / 3
 STORE_BYTES, STORING_WARPS = 512, 4
 #: By how much of their length products take longer for each Linear-2 tile per SM, and at most: stores push SMs that share operands out of
 #: step, the more the longer the layer is. The one constant is fitted to the stalls of one run of the suite and judged on another
@@ -155,7 +159,8 @@ def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: Til
     contained = ("compute_excess_cycles.", "turn_cycles.", "store_cycles.")
     known = {name: e for name, e in costs.instrument.items() if not name.startswith(contained)}
     steps = layer.shape.hidden * layer.element_bytes // STEP_BYTES
-    ahead = (Build().stages - 1) * times.linear1_ns / steps * sm_clock_mhz / NS_OF_CYCLE_MHZ
+    stages = ring_stages(tasks.task_count / tasks.producer_count)
+    ahead = (stages - 1) * times.linear1_ns / steps * sm_clock_mhz / NS_OF_CYCLE_MHZ
     known[AHEAD] = _median(ahead, "the ring's stages but the one that is multiplied, at the pace of a Linear-1 tile")
     known[PUBLISHERS] = _median(1.0, "by construction")
     usual = TILE * TILE * COMBINE_BYTES["bf16"]  # what a Linear-2 tile stored when its time was read
@@ -197,14 +202,27 @@ def choose_order(model: Model, layer: Layer, rows: Sequence[Rows], times: TileTi
 
     Notes
     -----
-    Waves where every lead is predicted to be slower than the fastest of them, else a lead: what is not predicted costs waves more. Of leads
-    that are predicted within `ALIKE` of each other, the first of `PREFERRED`.
+    Waves, the largest ones that are predicted within `ALIKE` of the fastest, where their Linear-2 tiles ask less than `CALM` of R. Waves
+    where every lead is predicted to be slower than the fastest of them, else a lead: what is not predicted costs waves more. Of leads that
+    are predicted within `ALIKE` of each other, the first of `PREFERRED`.
     """
     rank = busiest(rows)
     waves = wave_orders(layer, rows[0], ctas)  # all ranks execute the same order
     orders = {order.name: order for order in (*waves, *(Order("interleaved", lead=lead) for lead in LEADS))}
     found = {name: predict_order(model, layer, rows[rank], times, combine, ctas, order, rank).total_ns for name, order in orders.items()}
+    if asked_of_link(model, rows[rank], rank, times, combine, ctas) < CALM:
+        best = min(found[order.name] for order in waves)
+        return Choice(next(order for order in reversed(waves) if found[order.name] <= (1 + ALIKE) * best), found)
     return Choice(orders[pick(found, [order.name for order in waves])], found)
+
+
+def asked_of_link(model: Model, rows: Rows, rank: int, times: TileTimes, combine: str, ctas: int) -> float:
+    """Return the rate at which all SMs together store to other ranks while they execute Linear-2 tiles only, over R."""
+    from xstage_bench.model.stage import stage_at
+
+    away = remote_tile_bytes(rows, rank, combine)
+    rate = stage_at(model, ctas, STORING_WARPS).rate_gb_per_s
+    return float(away.mean()) * ctas / times.linear2_ns / rate if rate and away.size else 0.0
 
 
 def pick(predicted_ns: Mapping[str, float], waves: Sequence[str]) -> str:

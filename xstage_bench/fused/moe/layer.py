@@ -159,6 +159,11 @@ def rows_of(layer: Layer, rank: int) -> Rows:
 
 
 @lru_cache(maxsize=4)
+def tiles_per_sm(layer: Layer, rows: Rows, sms: int) -> float:
+    """Return how many tiles of both kinds an SM executes, in the mean."""
+    return rows.blocks * (layer.shape.linear1_tiles + layer.shape.linear2_tiles) / sms
+
+
 def slot_numbers(layer: Layer, slots: Slots) -> IntArray:
     """Number the result slots of each owner: one for each (token, k), shape (ep, tokens, top_k).
 

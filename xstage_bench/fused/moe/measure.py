@@ -14,10 +14,10 @@ import numpy as np
 from xstage_bench.fused.spread import spread
 from xstage_bench.workloads.shapes import TILE
 
-from .build import COMBINE_BYTES, Build, Combine, Publish
+from .build import COMBINE_BYTES, FEWEST_STAGES, MOST_STAGES, Build, Combine, Publish, ring_stages
 from .forecast import LEADS, TileTimes
 from .group import Group, Prepared, Times
-from .layer import PADDING, Layer, Rows, Slots
+from .layer import PADDING, Layer, Rows, Slots, tiles_per_sm
 from .order import Order, usual_wave, wave_orders
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ LINK_GB_PER_S = 355.0
 WARM_UP = 1
 #: Up to how many tokens a rank all slots are counted: beyond, that takes longer than the measurement.
 COUNTED_TOKENS = 2048
+#: Of a search: half a tile too, which is never chosen.
+SEARCHED_LEADS = (0.5, *LEADS)
 #: How Linear-1 tiles are published where nothing else is said: the fastest of the three in most cases measured (docs/moe.md).
 PUBLISH: Publish = "elsewhere"
 #: Other ways to execute the chosen order: the variant's name, and what it changes in the build.
@@ -38,7 +40,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "chosen dispatch": {"dispatch": True},
     "chosen publish release": {"publish": "release"},
     "chosen publish bulk": {"publish": "bulk"},
-    "chosen four stages": {"stages": 4},
     "dynamic": {"claim": "dynamic"},
 }
 
@@ -104,24 +105,35 @@ def case_variants(
     stage : Stage, optional
         Of all SMs, four warps each.
     """
-    build = Build(fp8=layer.dtype == "fp8", combine=combine, publish=PUBLISH)
+    build = plain_build(layer, rows, combine, ctas)
     silent = replace(build, combine="none")
     waves = wave_orders(layer, rows, ctas)
     out = [Variant(f"wave {o.experts_per_wave}", o, build) for o in waves]
     out += [Variant("chosen", chosen, build), Variant("chosen alone", chosen, silent), Variant("chosen local", chosen, build, True)]
     usual = Order("wave", usual_wave(layer, rows, ctas))
-    out += [Variant("wave alone", usual, silent), Variant("chosen slots by token", chosen, build, slots="token")]
+    out += [Variant("wave alone", usual, silent), Variant("chosen other ring", chosen, _other_ring(build))]
+    out += [Variant("chosen alone other ring", chosen, _other_ring(silent))]
     if options:
+        out += [Variant("chosen slots by token", chosen, build, slots="token")]
         out += [Variant(name, chosen, replace(build, **changes)) for name, changes in OPTIONS.items()]
         out += [Variant("wave dispatch", usual, replace(build, dispatch=True))]
     if search:
-        out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in LEADS))]
+        out += [Variant(f"search {o.name}", o, build) for o in (Order("serial"), *(Order("interleaved", lead=x) for x in SEARCHED_LEADS))]
     if options:
         if stage is not None:
             out.append(Variant("paced", chosen, replace(build, claim="paced"), stage=stage))
         if times is not None:
             out.append(Variant("chosen staggered", chosen, build, stagger_ns=round(times.linear1_ns + times.linear2_ns)))
     return out
+
+
+def plain_build(layer: Layer, rows: Rows, combine: Combine, ctas: int) -> Build:
+    """Return the build that a layer is timed with where nothing else is said; `rows` are those of rank 0."""
+    return Build(fp8=layer.dtype == "fp8", combine=combine, publish=PUBLISH, stages=ring_stages(tiles_per_sm(layer, rows, ctas)))
+
+
+def _other_ring(build: Build) -> Build:
+    return replace(build, stages=FEWEST_STAGES + MOST_STAGES - build.stages)
 
 
 def prepare(group: Group, variants: Sequence[Variant], lists: Mapping[Order, Any] | None = None) -> dict[str, Prepared]:
@@ -144,7 +156,8 @@ def measure(
         Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, ``sm_clock_mhz`` of each rank (median), ``remote_bytes`` of
         the rank that sends most, and ``relative_error`` of the variants that are checked.
     """
-    checked = ("chosen", "chosen slots by token", *OPTIONS, "paced", "chosen staggered", variants[0].name)  # the last: a wave order
+    checked = ("chosen", "chosen other ring", "chosen slots by token", *OPTIONS, "paced", "chosen staggered")
+    checked += (variants[0].name,)  # a wave order
     errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
     found: dict[str, list[tuple[Times, ...]]] = {v.name: [] for v in variants}
     for repetition in range(repetitions + WARM_UP):

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,11 @@ from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape
 
-from .build import Build, Combine
-from .forecast import LEADS, STORING_WARPS, Choice, TileTimes, choose_order, tile_times
+from .build import Combine
+from .forecast import STORING_WARPS, Choice, TileTimes, choose_order, tile_times
 from .group import Gpus, Group
 from .layer import DTYPES, Layer, Rows, rows_of
-from .measure import LINK_GB_PER_S, PUBLISH, case_variants, flops, measure, prepare, remote_bytes
+from .measure import LINK_GB_PER_S, SEARCHED_LEADS, case_variants, flops, measure, plain_build, prepare, remote_bytes
 from .order import Order, TaskLists, task_lists, usual_wave, wave_orders
 from .stalls import measure_stalls, predicted
 from .unfused import unfused_us
@@ -153,7 +153,7 @@ class _Made:
 def _make(case: Case, ranks: int, ctas: int) -> _Made:
     layer = case.layer
     rows = [rows_of(layer, rank) for rank in range(ranks)]
-    orders = {*wave_orders(layer, rows[0], ctas), *(Order("interleaved", lead=lead) for lead in LEADS)}
+    orders = {*wave_orders(layer, rows[0], ctas), *(Order("interleaved", lead=lead) for lead in SEARCHED_LEADS)}
     if case.searched:
         orders.add(Order("serial"))
     return _Made(rows, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders})
@@ -166,7 +166,8 @@ def _tile_times(case: Case, made: _Made, gpus: Gpus) -> TileTimes:
     """
     order = Order("interleaved", lead=2.0)
     group = Group(case.layer, gpus, made.rows)
-    prepared = group.prepare(order, Build(fp8=case.dtype == "fp8", publish=PUBLISH, stamps=True), local=True, lists=made.lists[order])
+    build = replace(plain_build(case.layer, made.rows[0], "bf16", gpus.sms), stamps=True)
+    prepared = group.prepare(order, build, local=True, lists=made.lists[order])
     loaded_ns = 0.0
     while loaded_ns < WARM_UP_NS:
         loaded_ns += max(times.arrived_ns for times in group.run(prepared))

@@ -54,38 +54,39 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class TileTimes:
-    """How long tiles compute, measured with nothing sent: how far apart the SMs finish decides how far their stores coincide.
+    """How long tiles compute and when the SMs have done, in one execution with nothing sent.
+
+    How far apart SMs end decides how far their last stores coincide. It does not follow from how much their tiles differ: SMs that read the
+    same keys keep each other in step.
 
     Attributes
     ----------
     wave_us : list of float
         Mean over the SMs of their first, second, ... tile. The first ones fill the caches, and the last have the power to themselves.
-    between_us : float
-        Standard deviation over the SMs of what an SM's tiles differ from those means by.
-    within_us : float
-        Standard deviation of the rest.
+    late_us : list of float
+        Of each CTA, how much later its last tile has been computed than the mean of those with as many tiles.
     """
 
     wave_us: list[float]
-    between_us: float
-    within_us: float
+    late_us: list[float]
 
     @classmethod
     def of(cls, stamps: NDArray[np.void], ctas: int) -> TileTimes:
         """Take them from `STAMP`s of shape (tiles, consumers) in the order of the tiles."""
-        us = (stamps["computed_ns"].max(axis=1) - stamps["begin_ns"].min(axis=1)).astype(np.float64) / 1e3
+        begin, computed = stamps["begin_ns"].min(axis=1), stamps["computed_ns"].max(axis=1)
+        us = (computed - begin).astype(np.float64) / 1e3
         cta, wave = np.arange(us.size) % ctas, np.arange(us.size) // ctas
-        means = np.bincount(wave, weights=us) / np.bincount(wave)
-        off = us - means[wave]
-        per_cta = np.bincount(cta, weights=off) / np.bincount(cta)
-        return cls(means.round(3).tolist(), float(per_cta.std()), float((off - per_cta[cta]).std()))
+        end = (computed[-ctas:] - begin.min()).astype(np.float64) / 1e3  # of each CTA's last tile
+        last = wave[-ctas:]
+        late = np.empty(ctas)
+        late[cta[-ctas:]] = end - (np.bincount(last, weights=end) / np.maximum(np.bincount(last), 1))[last]
+        return cls((np.bincount(wave, weights=us) / np.bincount(wave)).round(3).tolist(), late.round(3).tolist())
 
-    def draw(self, tiles: int, ctas: int, seed: int = 0) -> NDArray[np.float64]:
-        """Return times of so many tiles with these means and spreads, tile ``t`` on CTA ``t % ctas``."""
-        rng = np.random.default_rng(seed)
+    def tiles_us(self, tiles: int, ctas: int) -> NDArray[np.float64]:
+        """Return the time of each tile, tile ``t`` on CTA ``t % ctas``: what a CTA is late by is spread over its tiles."""
         cta, wave = np.arange(tiles) % ctas, np.minimum(np.arange(tiles) // ctas, len(self.wave_us) - 1)
-        spread = rng.normal(0.0, self.between_us, ctas)[cta] + rng.normal(0.0, self.within_us, tiles)
-        return np.maximum(np.array(self.wave_us)[wave] + spread, 0.0)
+        late = np.resize(np.array(self.late_us), ctas) / np.bincount(cta)
+        return np.maximum(np.array(self.wave_us)[wave] + late[cta], 0.0)
 
 
 def tasks_of(
@@ -113,7 +114,7 @@ def tasks_of(
     return TaskSchedule(
         producers=ctas,
         producer=cta[turn],
-        compute_cycles=np.round(times.draw(order.size, ctas) * sm_clock_mhz)[turn].astype(np.int64),
+        compute_cycles=np.round(times.tiles_us(order.size, ctas) * sm_clock_mhz)[turn].astype(np.int64),
         bytes=size[turn],
         remote_bytes=remote[turn],
         waits_for=nothing,
