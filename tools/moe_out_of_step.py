@@ -1,7 +1,7 @@
-"""How much longer products take once SMs that share operands are out of step: the constant of `fused/moe/forecast.py` (docs/moe.md).
+"""How much longer products take once SMs that share operands are out of step: the constants of `fused/moe/forecast.py` (docs/moe.md).
 
 ``python tools/moe_out_of_step.py predict MOE.json MODEL OUT.json``: stalls of both orders of every row with products so much longer.
-``python tools/moe_out_of_step.py fit CALIBRATION.json HOLDOUT.json``: the constant from one run, and how well it does on another.
+``python tools/moe_out_of_step.py fit CALIBRATION.json HOLDOUT.json``: the constants from one document, and how well they do on another.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from itertools import chain
@@ -17,10 +18,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
-from xstage_bench.fused.moe.forecast import OUT_OF_STEP_MOST, TileTimes, out_of_step
-from xstage_bench.fused.moe.layer import rows_of
+from xstage_bench.fused.moe.build import FEWEST_STAGES, MOST_STAGES, ring_stages
+from xstage_bench.fused.moe.forecast import OUT_OF_STEP_MOST, TileTimes, out_of_step, sent_mb_per_sm
+from xstage_bench.fused.moe.layer import rows_of, tiles_per_sm
 from xstage_bench.fused.moe.order import order_named
 from xstage_bench.fused.moe.stalls import CLOSE_US, predicted
 from xstage_bench.fused.moe.suite import Case
@@ -32,6 +33,8 @@ SMS = 132
 SHARES = (0.0, 0.05, 0.1, OUT_OF_STEP_MOST)
 #: Beyond, a row counts no more: single readings are far off for reasons of their own, us.
 FAR_US = 3.0
+#: Per MB, that are tried.
+GROWTHS = np.arange(0.0, 0.06, 0.0005)
 model_at = cache(find_model)  # once in each process
 
 
@@ -54,7 +57,8 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
             {
                 "key": row["key"],
                 "which": which,
-                "tiles_per_sm": rows.blocks * case.layer.shape.linear2_tiles / SMS,
+                "sent_mb_per_sm": sent_mb_per_sm(case.layer, rows, 0, row["combine"], SMS),
+                "stages": ring_stages(tiles_per_sm(case.layer, rows, SMS)),
                 "measured_us": row["stalls"][which]["measured_us"],
                 "predicted_us": [one["predicted_us"] for one in stalls],
             }
@@ -63,27 +67,34 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
 
 
 def fit(calibration: str, holdout: str) -> None:
-    """Print the constant that brings most stalls of the first run near, and how near it brings those of the second one."""
+    """Print the constants that bring most stalls of the first document near, and how near they bring those of the second one."""
     one, other = (read_json(Path(path), dict[str, Any]) for path in (calibration, holdout))
-    per_tile = fitted(one)
-    print(f"products take {per_tile:.3%} longer for each Linear-2 tile per SM")
+    per_mb = fitted(one)
+    print("products take longer for each MB that an SM sends: " + ", ".join(f"{c:.2%} with {n} stages" for n, c in per_mb.items()))
     for name, document in (("calibration", one), ("hold-out", other)):
-        before, after = (float(np.mean(np.abs(off_us(document, c)) < CLOSE_US)) for c in (0.0, per_tile))
+        before, after = (float(np.mean(np.abs(off_us(document, c)) < CLOSE_US)) for c in (dict.fromkeys(per_mb, 0.0), per_mb))
         print(f"{name}: {before:.1%} of the stalls within {CLOSE_US:g} us without, {after:.1%} with it")
     again = {(row["key"], row["which"]): row["measured_us"] for row in one["rows"]}
     same = [row["measured_us"] - again[row["key"], row["which"]] for row in other["rows"] if (row["key"], row["which"]) in again]
-    print(f"the same {len(same)} readings of both runs: {np.mean(np.abs(same) < CLOSE_US):.1%} within {CLOSE_US:g} us of each other")
+    print(f"the same {len(same)} readings of both: {np.mean(np.abs(same) < CLOSE_US):.1%} within {CLOSE_US:g} us of each other")
 
 
-def fitted(document: dict[str, Any]) -> float:
-    """Fit the growth per Linear-2 tile, robustly: a reading that is farther off than `FAR_US` counts no more than that."""
-    found = minimize_scalar(lambda c: np.minimum(np.abs(off_us(document, c)), FAR_US).mean(), bounds=(0.0, 0.005), method="bounded")
-    return float(found.x)
+def fitted(document: dict[str, Any]) -> dict[int, float]:
+    """Fit the growth per MB for each ring, robustly: a reading that is farther off than `FAR_US` counts no more than that."""
+    found = {}
+    for stages in (FEWEST_STAGES, MOST_STAGES):
+        mine = {**document, "rows": [row for row in document["rows"] if row["stages"] == stages]}
+        loss = [np.minimum(np.abs(off_us(mine, {stages: c})), FAR_US).mean() for c in GROWTHS]
+        found[stages] = float(GROWTHS[int(np.argmin(loss))])
+    return found
 
 
-def off_us(document: dict[str, Any], per_tile: float) -> NDArray[np.float64]:
+def off_us(document: dict[str, Any], per_mb: Mapping[int, float]) -> NDArray[np.float64]:
     """Measured less predicted of every entry."""
-    told = [np.interp(out_of_step(row["tiles_per_sm"], per_tile), document["shares"], row["predicted_us"]) for row in document["rows"]]
+    told = [
+        np.interp(out_of_step(row["sent_mb_per_sm"], row["stages"], per_mb), document["shares"], row["predicted_us"])
+        for row in document["rows"]
+    ]
     return np.array([row["measured_us"] for row in document["rows"]]) - np.array(told)
 
 

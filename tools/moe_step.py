@@ -23,7 +23,7 @@ NAMES = {
 def main(path: str) -> None:
     """Print every table of the page."""
     document = read_json(Path(path), dict[str, Any])
-    for table in (counters, apart, senders, stages, others):
+    for table in (counters, apart, senders, stages, another_warp, others):
         print("\n".join(table(document)) + "\n")
 
 
@@ -56,17 +56,33 @@ def senders(document: Row) -> Iterator[str]:
 
 
 def stages(document: Row) -> Iterator[str]:
-    """Times with four and with six stages over those with five, of the same run."""
-    yield "| over five stages | four: nothing stored | four: rows sent | six: nothing stored | six: rows sent |\n|---|---|---|---|---|"
-    found: dict[str, dict[tuple[str, str], float]] = {}
-    for experiment in document["experiments"]["stages"]:
+    """Rings of other lengths, and CTAs that wait for each other, over five stages in the same run; the lead of two tiles, by tokens."""
+    columns = [(rows, tokens) for rows in ("alone", "remote") for tokens in ("512", "2048", "8192")]
+    head = (f"{'nothing stored' if rows == 'alone' else 'rows sent'}, {tokens}" for rows, tokens in columns)
+    yield "| over five stages | " + " | ".join(head) + " |\n|---|" + "---|" * len(columns)
+    found: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for experiment in (*document["experiments"]["stages"], *document["experiments"]["waiting"]):
         for row in lead_rows(experiment):
-            found.setdefault(row["case"], {})[experiment["kinds"][1], row["rows"]] = row["us"][1] / row["us"][0]
-    columns = [(kind, rows) for kind in ("4", "6") for rows in ("alone", "remote")]
-    for case, ratios in found.items():
-        yield f"| {short(case)} | " + " | ".join(f"{ratios[c]:.3f}" if c in ratios else "-" for c in columns) + " |"
-    means = (geometric_mean(one[c] for one in found.values() if c in one) for c in columns)
-    yield "| geomean | " + " | ".join(f"{m:.3f}" for m in means) + " |"
+            for kind, us in zip(experiment["kinds"][1:], row["us"][1:], strict=True):
+                if us is not None:
+                    cell = found.setdefault(kind, {}).setdefault((row["rows"], row["case"].split("|")[2]), [])
+                    cell.append(us / row["us"][0])
+    for kind, cells in sorted(found.items()):
+        yield f"| {kind} | " + " | ".join(f"{geometric_mean(c):.3f} ({len(c)})" if (c := cells.get(key)) else "-" for key in columns) + " |"
+
+
+def another_warp(document: Row) -> Iterator[str]:
+    """Rows stored by another warp than those that made them, over the same by these; rows sent, all orders that were timed."""
+    yield "| over stores by the warps that made the rows | bf16 rows: lead 2 | waves | f32 rows: lead 2 | waves |\n|---|---|---|---|---|"
+    (experiment,) = document["experiments"]["another_warp"]
+    for i, kind in enumerate(experiment["kinds"][1:], start=1):
+        cells = []
+        for combine in ("bf16", "f32"):
+            for order in (LEAD, "wave"):
+                mine = (r for r in experiment["rows"] if r["rows"] == "remote" and r["order"].startswith(order))
+                ratios = [r["us"][i] / r["us"][0] for r in mine if r["case"].endswith(f"|{combine}") and r["us"][i] is not None]
+                cells.append(f"{geometric_mean(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "-")
+        yield f"| {kind} | " + " | ".join(cells) + " |"
 
 
 def others(document: Row) -> Iterator[str]:

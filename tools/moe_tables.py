@@ -27,7 +27,7 @@ OPTIONS = {
     "chosen staggered": "staggered SMs",
     "chosen bulk rows": "bulk row stores",
     "chosen publish release": "published by the storing warpgroup",
-    "chosen publish bulk": "published by bulk completion",
+    "chosen publish elsewhere": "published by another warp",
     "chosen slots by token": "slots by token",
     "chosen dispatch": "pulls on",
 }

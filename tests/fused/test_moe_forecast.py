@@ -24,10 +24,11 @@ from xstage_bench.fused.moe.forecast import (
     out_of_step,
     pick,
     predict_order,
+    sent_mb_per_sm,
     tile_times,
 )
 from xstage_bench.fused.moe.layer import Layer, rows_of, tiles_per_sm
-from xstage_bench.fused.moe.measure import Variant, case_variants, plain_build
+from xstage_bench.fused.moe.measure import PUBLISH, Variant, case_variants, plain_build
 from xstage_bench.fused.moe.order import Order, TaskLists, order_named, task_lists
 from xstage_bench.fused.moe.run import devices_of
 from xstage_bench.fused.moe.suite import SHAPES, suite_cases
@@ -103,7 +104,9 @@ def test_a_layer_takes_as_long_as_the_rank_with_most_rows() -> None:
 
 
 def test_products_take_longer_the_longer_a_layer_sends_and_only_then() -> None:
-    assert out_of_step(0) == 0 < out_of_step(10) < out_of_step(100) < out_of_step(1e6) == OUT_OF_STEP_MOST
+    assert (
+        out_of_step(0.0, 5) == 0 < out_of_step(1.0, 4) < out_of_step(1.0, 5) < out_of_step(2.0, 5) < out_of_step(1e3, 5) == OUT_OF_STEP_MOST
+    )
     layer = Layer(moe_shape("hy3"), 512, 8)
     rows, model, order = rows_of(layer, 0), find_model(PROFILE), Order("interleaved", lead=2.0)
 
@@ -111,7 +114,9 @@ def test_products_take_longer_the_longer_a_layer_sends_and_only_then() -> None:
         return predict_order(model, layer, rows, TIMES, combine, 132, order, longer=longer).total_ns
 
     assert total("none", 0.0) == total("none", 0.1) == total("none", None)
-    share = out_of_step(rows.blocks * layer.shape.linear2_tiles / 132)
+    away = int((rows.owner > 0).sum()) * layer.shape.hidden * 2
+    assert sent_mb_per_sm(layer, rows, 0, "bf16", 132) == pytest.approx(away / 132 / 1e6)
+    share = out_of_step(away / 132 / 1e6, 5)
     assert total("bf16", 0.0) < total("bf16", None) == total("bf16", share) < total("bf16", 0.1)
     assert total("bf16", 0.1) == pytest.approx(1.1 * total("bf16", 0.0), rel=0.01)  # products are nearly all of this layer
 
@@ -149,7 +154,7 @@ def test_a_case_times_what_it_is_judged_against() -> None:
     assert [name for name, v in options.items() if v.slots == "token"] == ["chosen slots by token"]
     assert options["chosen dispatch"].build.dispatch
     assert options["wave dispatch"].build.dispatch
-    assert {options[f"chosen publish {how}"].build.publish for how in ("release", "bulk")} == {"release", "bulk"}
+    assert {options[f"chosen publish {how}"].build.publish for how in ("release", "elsewhere")} == {"release", "elsewhere"}
     searched = case_variants(layer, rows, Order("interleaved"), "f32", 132, search=True)
     assert sum(v.name.startswith("search ") for v in searched) == 6
     assert {v.build.combine for v in searched} == {"f32", "none"}
@@ -167,7 +172,7 @@ def test_the_options_beyond_the_paper_are_timed_where_asked_for_and_known() -> N
     assert "dynamic" in set(some) - set(usual)
     assert set(every) - set(some) == {"paced", "chosen staggered"}
     assert {v.order for name, v in every.items() if name not in usual and name != "wave dispatch"} == {chosen}
-    assert {v.build.publish for v in usual.values()} == {"elsewhere"}
+    assert {v.build.publish for v in usual.values()} == {PUBLISH}
     assert (every["dynamic"].build.claim, every["paced"].build.claim, every["paced"].stage) == ("dynamic", "paced", stage)
     assert every["chosen staggered"].stagger_ns == 14_000
     assert every["chosen staggered"].build == every["chosen"].build

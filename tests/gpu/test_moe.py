@@ -71,7 +71,7 @@ BUILDS = [
     *(Build(fp8=fp8, combine=c) for fp8 in (False, True) for c in ("bf16", "f32", "fp8")),
     *(Build(fp8=fp8, publish=p) for fp8 in (False, True) for p in ("elsewhere", "bulk")),
     *(Build(fp8=fp8, dispatch=True) for fp8 in (False, True)),
-    *(Build(fp8=fp8, publish="elsewhere", stages=4) for fp8 in (False, True)),
+    *(Build(fp8=fp8, publish="bulk", stages=4) for fp8 in (False, True)),
     *(Build(fp8=fp8, combine=c, row_store="bulk") for fp8 in (False, True) for c in ("bf16", "f32", "fp8")),
     *(Build(fp8=fp8, combine=c, presum=True) for fp8 in (False, True) for c in ("bf16", "f32")),
     *(

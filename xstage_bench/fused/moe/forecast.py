@@ -15,7 +15,7 @@ from xstage_bench.task_schedule import NONE, TaskSchedule
 from xstage_bench.workloads.shapes import TILE
 
 from .build import COMBINE_BYTES, STEP_BYTES, ring_stages
-from .layer import PADDING, Layer, Rows
+from .layer import PADDING, Layer, Rows, tiles_per_sm
 from .order import Order, TaskLists, task_lists, wave_orders
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ ALIKE = 0.02
 #: nothing to gain; from two runs of the suite.
 CALM = 2 / 3
 STORE_BYTES, STORING_WARPS = 512, 4
-#: By how much of their length products take longer for each Linear-2 tile per SM, and at most: stores push SMs that share operands out of
-#: step, the more the longer the layer is. The one constant is fitted to the stalls of one run of the suite and judged on another
-#: (tools/moe_out_of_step.py, docs/moe.md); beyond the most, nothing was measured.
-OUT_OF_STEP_PER_TILE, OUT_OF_STEP_MOST = 0.0012, 0.15
+#: By how much of their length products take longer for each MB that an SM sends to other ranks, by the stages of the ring, and at most:
+#: stores push SMs that share operands out of step, the more of them there are, and a shorter ring holds them together. Fitted to the stalls
+#: of earlier runs of the suite and judged on another one (tools/moe_out_of_step.py, docs/moe.md); beyond the most, nothing was measured.
+OUT_OF_STEP_PER_MB, OUT_OF_STEP_MOST = {4: 0.0105, 5: 0.0335}, 0.15
 NS_OF_CYCLE_MHZ = 1e3
 
 
@@ -94,9 +94,14 @@ def remote_tile_bytes(rows: Rows, rank: int, combine: str) -> NDArray[np.int64]:
     return np.asarray(((owner != PADDING) & (owner != rank)).sum(axis=1) * TILE * COMBINE_BYTES[combine])
 
 
-def out_of_step(tiles_per_sm: float, per_tile: float = OUT_OF_STEP_PER_TILE) -> float:
-    """Return by how much of their length products take longer in a layer of so many Linear-2 tiles per SM whose rows leave the GPU."""
-    return min(per_tile * tiles_per_sm, OUT_OF_STEP_MOST)
+def sent_mb_per_sm(layer: Layer, rows: Rows, rank: int, combine: str, ctas: int) -> float:
+    """Return how many MB of result rows an SM sends to other ranks, in the mean."""
+    return float(remote_tile_bytes(rows, rank, combine).sum()) * layer.shape.linear2_tiles / ctas / 1e6
+
+
+def out_of_step(sent_mb: float, stages: int, per_mb: Mapping[int, float] = OUT_OF_STEP_PER_MB) -> float:
+    """Return by how much of their length products take longer where an SM sends so many MB and has a ring of so many stages."""
+    return min(per_mb[stages] * sent_mb, OUT_OF_STEP_MOST)
 
 
 def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileTimes, combine: str, sm_clock_mhz: float) -> TaskSchedule:
@@ -261,9 +266,10 @@ def predict_order(
     from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 
+    sent = sent_mb_per_sm(layer, rows, rank, combine, ctas)
     if longer is None:
-        longer = out_of_step(rows.blocks * layer.shape.linear2_tiles / ctas)
-    if remote_tile_bytes(rows, rank, combine).any():
+        longer = out_of_step(sent, ring_stages(tiles_per_sm(layer, rows, ctas)))
+    if sent:
         times = replace(times, linear1_ns=(1 + longer) * times.linear1_ns, linear2_ns=(1 + longer) * times.linear2_ns)
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, rank, rows, lists, times, combine, model.sm_clock_mhz)
