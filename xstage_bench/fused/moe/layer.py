@@ -158,12 +158,12 @@ def rows_of(layer: Layer, rank: int) -> Rows:
     return Rows(columns[0], columns[1], columns[2], block_expert, block_rows)
 
 
-@lru_cache(maxsize=4)
 def tiles_per_sm(layer: Layer, rows: Rows, sms: int) -> float:
     """Return how many tiles of both kinds an SM executes, in the mean."""
     return rows.blocks * (layer.shape.linear1_tiles + layer.shape.linear2_tiles) / sms
 
 
+@lru_cache(maxsize=4)
 def slot_numbers(layer: Layer, slots: Slots) -> IntArray:
     """Number the result slots of each owner: one for each (token, k), shape (ep, tokens, top_k).
 
