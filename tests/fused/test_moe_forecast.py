@@ -75,8 +75,8 @@ def test_waves_stay_where_every_lead_is_predicted_to_be_slower() -> None:
     assert pick({"wave-4": 100.0, "interleaved-1": 100.1}, ["wave-4"]) == "wave-4"
     assert pick({"wave-4": 100.0, "interleaved-1": 100.0, "interleaved-2": 100.1}, ["wave-4"]) == "interleaved-1"
     assert pick({"wave-2": 110.0, "wave-4": 100.0, "wave-8": 101.0, "interleaved-1": 100.5}, ["wave-2", "wave-4", "wave-8"]) == "wave-4"
-    assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 91.7}, ["wave-4"]) == "interleaved-2"
-    assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.0}, ["wave-4"]) == "interleaved-1"
+    assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.6}, ["wave-4"]) == "interleaved-2"
+    assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.8}, ["wave-4"]) == "interleaved-1"
 
 
 @given(
@@ -87,7 +87,7 @@ def test_waves_stay_where_every_lead_is_predicted_to_be_slower() -> None:
 def test_what_is_picked_is_never_predicted_to_be_slower(predicted: dict[str, float], usual: float) -> None:
     predicted = {"wave-4": usual, "wave-8": 1.1 * usual, **predicted}
     assert predicted[pick(predicted, ["wave-4", "wave-8"])] <= usual
-    assert predicted[pick(predicted, ["wave-4", "wave-8"])] <= 1.0203 * min(predicted.values())
+    assert predicted[pick(predicted, ["wave-4", "wave-8"])] <= 1.0305 * min(predicted.values())
 
 
 def test_a_layer_takes_as_long_as_the_rank_with_most_rows() -> None:

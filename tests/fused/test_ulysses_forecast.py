@@ -27,13 +27,16 @@ BUILDS = {"st.v4": Build(128, 128, 2), "bulk": Build(128, 160, 2, store="bulk")}
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from([2, 4, 8]), st.integers(1, 5000), st.integers(0, 7), st.sampled_from(sorted(BUILDS)), st.sampled_from(sorted(ORDERS))
-)
-def test_tasks_store_every_row_and_send_what_others_own(ranks: int, seq: int, rank: int, store: Any, name: str) -> None:
+    st.sampled_from([2, 4, 8]), st.integers(1, 5000), st.integers(0, 7), st.sampled_from(sorted(BUILDS)), st.sampled_from(sorted(ORDERS)),
+    st.sampled_from([None, [0.3, -0.3]]),
+)  # fmt: skip
+def test_tasks_store_every_row_and_send_what_others_own(
+    ranks: int, seq: int, rank: int, store: Any, name: str, late_us: list[float] | None
+) -> None:
     p, build, rank = Problem(2 * ranks, 2 * ranks, 128, seq, ranks), BUILDS[store], rank % ranks
     order = ORDERS[name](p.local_heads, seq, build.tile_rows, ranks, rank, 132)
     ctas = min(132, order.size)
-    tasks = tasks_of(p, build, order, rank, ctas, TileTimes([10.0], [0.3, -0.3]), 1000.0)
+    tasks = tasks_of(p, build, order, rank, ctas, TileTimes([10.0], 0.1, 0.1, late_us), 1000.0)
     assert tasks.form == "single"
     assert tasks.task_count == order.size
     unit = tasks.warps * 512
@@ -48,7 +51,7 @@ def test_tile_times_are_found_again() -> None:
     late = rng.normal(0.0, 0.6, ctas)
     late[:40] -= late[:40].mean()
     late[40:] -= late[40:].mean()
-    truth = TileTimes([100.0, 95.0, 90.0, 85.0], late.tolist())
+    truth = TileTimes([100.0, 95.0, 90.0, 85.0], 0.0, 0.0, late.tolist())
     us = truth.tiles_us(tiles, ctas)
     stamps = np.zeros((tiles, 2), STAMP)
     for cta in range(ctas):
@@ -57,7 +60,10 @@ def test_tile_times_are_found_again() -> None:
         stamps["begin_ns"][cta::ctas] = np.round(1e3 * (end - us[cta::ctas]))[:, None].astype(np.uint64)
     found = TileTimes.of(stamps, ctas)
     assert np.allclose(found.wave_us, truth.wave_us, atol=0.1)  # those with a fourth tile spread their lateness over four
+    assert found.late_us is not None
     assert np.allclose(found.late_us, late, atol=0.002)
+    assert found.between_us == pytest.approx(np.std(late / np.where(np.arange(ctas) < 40, 4, 3)), abs=0.02)
+    assert found.within_us < 0.02
     end = [np.sum(found.tiles_us(tiles, ctas)[cta::ctas]) for cta in range(ctas)]
     assert np.std(np.array(end[40:]) - np.mean(end[40:]) - late[40:]) < 0.01
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 LEADS = (1.0, 2.0, 4.0, 8.0)
 #: A short lead waits when a tile is late, a long one leaves a long tail: what the replayed skeleton found best stands first.
 PREFERRED = (2.0, 1.0, 4.0, 8.0)
-#: How near predictions must be to count as one: less than the model is off by on this kernel.
-ALIKE = 0.02
+#: How near predictions must be to count as one: as far as the model is off in the median on this kernel.
+ALIKE = 0.03
 #: Of R: what the Linear-2 tiles of a wave ask of the link, all SMs at once, up to which no burst meets a full stage and interleaving has
 #: nothing to gain; from two runs of the suite.
 CALM = 2 / 3

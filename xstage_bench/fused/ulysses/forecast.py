@@ -63,12 +63,19 @@ class TileTimes:
     ----------
     wave_us : list of float
         Mean over the SMs of their first, second, ... tile. The first ones fill the caches, and the last have the power to themselves.
-    late_us : list of float
-        Of each CTA, how much later its last tile has been computed than the mean of those with as many tiles.
+    between_us : float
+        Standard deviation over the SMs of what an SM's tiles differ from those means by.
+    within_us : float
+        Standard deviation of the rest.
+    late_us : list of float, optional
+        Of each CTA, how much later its last tile has been computed than the mean of those with as many tiles. Documents written before
+        2026-11-30 have none: there SMs end as far apart as independent tiles of these deviations would let them, which is too far.
     """
 
     wave_us: list[float]
-    late_us: list[float]
+    between_us: float
+    within_us: float
+    late_us: list[float] | None = None
 
     @classmethod
     def of(cls, stamps: NDArray[np.void], ctas: int) -> TileTimes:
@@ -76,17 +83,23 @@ class TileTimes:
         begin, computed = stamps["begin_ns"].min(axis=1), stamps["computed_ns"].max(axis=1)
         us = (computed - begin).astype(np.float64) / 1e3
         cta, wave = np.arange(us.size) % ctas, np.arange(us.size) // ctas
-        end = (computed[-ctas:] - begin.min()).astype(np.float64) / 1e3  # of each CTA's last tile
-        last = wave[-ctas:]
+        means = np.bincount(wave, weights=us) / np.bincount(wave)
+        off = us - means[wave]
+        per_cta = np.bincount(cta, weights=off) / np.bincount(cta)
+        end, last = (computed[-ctas:] - begin.min()).astype(np.float64) / 1e3, wave[-ctas:]  # of each CTA's last tile
         late = np.empty(ctas)
         late[cta[-ctas:]] = end - (np.bincount(last, weights=end) / np.maximum(np.bincount(last), 1))[last]
-        return cls((np.bincount(wave, weights=us) / np.bincount(wave)).round(3).tolist(), late.round(3).tolist())
+        return cls(means.round(3).tolist(), float(per_cta.std()), float((off - per_cta[cta]).std()), late.round(3).tolist())
 
-    def tiles_us(self, tiles: int, ctas: int) -> NDArray[np.float64]:
+    def tiles_us(self, tiles: int, ctas: int, seed: int = 0) -> NDArray[np.float64]:
         """Return the time of each tile, tile ``t`` on CTA ``t % ctas``: what a CTA is late by is spread over its tiles."""
         cta, wave = np.arange(tiles) % ctas, np.minimum(np.arange(tiles) // ctas, len(self.wave_us) - 1)
-        late = np.resize(np.array(self.late_us), ctas) / np.bincount(cta)
-        return np.maximum(np.array(self.wave_us)[wave] + late[cta], 0.0)
+        if self.late_us is None:
+            rng = np.random.default_rng(seed)
+            off = rng.normal(0.0, self.between_us, ctas)[cta] + rng.normal(0.0, self.within_us, tiles)
+        else:
+            off = (np.resize(np.array(self.late_us), ctas) / np.bincount(cta))[cta]
+        return np.maximum(np.array(self.wave_us)[wave] + off, 0.0)
 
 
 def tasks_of(
