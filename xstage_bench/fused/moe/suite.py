@@ -236,6 +236,7 @@ def _measure_case(
             "rows_of_rank": [int(one.block_rows.sum()) for one in rows],
             "busiest_expert": _busiest(rows[0], layer.local_experts),
             "chosen": chosen.name,
+            "stages": prepared["chosen"].build.stages,
             "predicted_ns": predicted,
             "predicted_gain": _predicted_gain(predicted, chosen),
             "remote_bytes": volume,
