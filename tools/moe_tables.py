@@ -73,8 +73,14 @@ OVERALL = (
 def _overall(groups: list[Row]) -> list[str]:
     out = _head("", *(f"{g['dtype']}, {g['combine']} rows" for g in groups))
     for name, key, share in OVERALL:
-        out.append(f"| {name} | " + " | ".join(f"{100 * g[key]:.1f} %" if share else f"{g[key]:.3f}" for g in groups) + " |")
+        out.append(f"| {name} | " + " | ".join(_number(g[key], share) for g in groups) + " |")
     return out
+
+
+def _number(value: float | None, share: bool) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f} %" if share else f"{value:.3f}"
 
 
 def _gains(rows: list[Row]) -> list[str]:
