@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from xstage_bench.fused.moe.build import MOST_STAGES
 from xstage_bench.fused.moe.forecast import TileTimes, busiest, choose_order, predict_order
 from xstage_bench.fused.moe.layer import rows_of
 from xstage_bench.fused.moe.order import Order, order_named
@@ -50,13 +51,14 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
     rank, times = busiest(ranks), TileTimes(**tiles[case.name])
     tiles_per_sm = ranks[rank].blocks * case.layer.shape.linear2_tiles / SMS
     us, loaded = arrived_us(row), model_at(Path(model))
+    stages = row.get("stages", MOST_STAGES)  # before rows said so the ring was the longest
     choice = choose_order(loaded, case.layer, ranks, times, row["combine"], SMS).order.name if case.searched else None
     out = []
     for which, name in (("wave", row["stalls"]["wave"]["order"]), ("chosen", row["chosen"])):
         order = order_named(name)
 
         def total(times: TileTimes, combine: str, order: Order = order) -> float:
-            return predict_order(loaded, case.layer, ranks[rank], times, combine, SMS, order, rank).total_ns / NS_OF_US
+            return predict_order(loaded, case.layer, ranks[rank], times, combine, SMS, order, rank, stages=stages).total_ns / NS_OF_US
 
         factor = us[f"{which} alone"] / total(times, "none")
         scaled = replace(times, linear1_ns=times.linear1_ns * factor, linear2_ns=times.linear2_ns * factor)
@@ -72,7 +74,9 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
                 "predicted_us": total(times, row["combine"]),
                 "predicted_given_alone_us": total(scaled, row["combine"]),
                 "stall_measured_us": row["stalls"][which]["measured_us"],
-                "stall_predicted_us": predicted(loaded, case.layer, ranks[0], times, row["combine"], SMS, order)["predicted_us"],
+                "stall_predicted_us": predicted(loaded, case.layer, ranks[0], times, row["combine"], SMS, order, stages=stages)[
+                    "predicted_us"
+                ],
                 "choice": choice,
                 "choice_over_best": _over_best(us, choice) if choice is not None else None,
             }

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.moe.build import FEWEST_STAGES, MOST_STAGES, ring_stages
+from xstage_bench.fused.moe.build import FEWEST_STAGES, MOST_STAGES
 from xstage_bench.fused.moe.forecast import OUT_OF_STEP_MOST, TileTimes, out_of_step, sent_mb_per_sm
-from xstage_bench.fused.moe.layer import rows_of, tiles_per_sm
+from xstage_bench.fused.moe.layer import rows_of
 from xstage_bench.fused.moe.order import order_named
 from xstage_bench.fused.moe.stalls import CLOSE_US, predicted
 from xstage_bench.fused.moe.suite import Case
@@ -50,15 +50,15 @@ def predict(path: str, model: str, out: str) -> None:
 def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dict[str, Any]]:
     case = Case(row["shape"], row["dtype"], row["routing"], row["tokens_per_rank"], row["ep"])
     rows, times, loaded = rows_of(case.layer, 0), TileTimes(**tiles[case.name]), model_at(Path(model))
-    out = []
+    stages, out = row.get("stages", MOST_STAGES), []  # before rows said so it was the longest
     for which, name in (("wave", row["stalls"]["wave"]["order"]), ("chosen", row["chosen"])):
-        stalls = (predicted(loaded, case.layer, rows, times, row["combine"], SMS, order_named(name), share) for share in SHARES)
+        stalls = (predicted(loaded, case.layer, rows, times, row["combine"], SMS, order_named(name), share, stages) for share in SHARES)
         out.append(
             {
                 "key": row["key"],
                 "which": which,
                 "sent_mb_per_sm": sent_mb_per_sm(case.layer, rows, 0, row["combine"], SMS),
-                "stages": ring_stages(tiles_per_sm(case.layer, rows, SMS)),
+                "stages": stages,
                 "measured_us": row["stalls"][which]["measured_us"],
                 "predicted_us": [one["predicted_us"] for one in stalls],
             }

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from xstage_bench.fused.moe.build import FEWEST_STAGES, MOST_STAGES
 from xstage_bench.fused.moe.suite import arrived_us
 from xstage_bench.fused.moe.summary import summarise, usual_variant
 from xstage_bench.record.json_file import read_json, write_compact
@@ -45,7 +44,7 @@ def main(path: str, summary: str | None = None) -> None:
 def tables(document: Row) -> list[list[str]]:
     """Return the lines of each table."""
     summary, rows = summarise(document), document["rows"]
-    return [_overall(summary["overall"]), _gains(summary["rows"]), _options(rows), _rings(rows), _dispatch(rows), _stalls(rows)]
+    return [_overall(summary["overall"]), _gains(summary["rows"]), _options(rows), _dispatch(rows), _stalls(rows)]
 
 
 def _head(*cells: str) -> list[str]:
@@ -106,26 +105,6 @@ def _options(rows: list[Row]) -> list[str]:
             n += len(ratios)
             cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
         out.append(f"| {name} | {n} | " + " | ".join(cells) + " |")
-    return out
-
-
-def _rings(rows: list[Row]) -> list[str]:
-    """What the ring that a layer does not have makes of its time: geometric means over the one that it has, the chosen order."""
-    kinds = [(dtype, combine) for combine in ("bf16", "f32") for dtype in ("bf16", "fp8")]
-    out = _head("the other ring, tokens", "n", *(f"{dtype}, {combine} rows" for dtype, combine in kinds), "nothing stored")
-    measured = [row for row in rows if "chosen other ring" in row["variants"]]
-    for stages, tokens in sorted({(row["stages"], row["tokens_per_rank"]) for row in measured}, reverse=True):
-        mine = [(row, arrived_us(row)) for row in measured if (row["stages"], row["tokens_per_rank"]) == (stages, tokens)]
-        cells = []
-        for kind in kinds:
-            ratios = [us["chosen other ring"] / us["chosen"] for row, us in mine if (row["dtype"], row["combine"]) == kind]
-            cells.append(f"{geometric_mean(ratios):.3f}" if ratios else "-")
-        alone = geometric_mean(us["chosen alone other ring"] / us["chosen alone"] for _, us in mine)
-        out.append(
-            f"| {FEWEST_STAGES + MOST_STAGES - stages} instead of {stages}, {tokens} | {len(mine)} | "
-            + " | ".join(cells)
-            + f" | {alone:.3f} |"
-        )
     return out
 
 

@@ -37,7 +37,7 @@ STORE_BYTES, STORING_WARPS = 512, 4
 #: By how much of their length products take longer for each MB that an SM sends to other ranks, by the stages of the ring, and at most:
 #: stores push SMs that share operands out of step, the more of them there are, and a shorter ring holds them together. Fitted to the stalls
 #: of earlier runs of the suite and judged on another one (tools/moe_out_of_step.py, docs/moe.md); beyond the most, nothing was measured.
-OUT_OF_STEP_PER_MB, OUT_OF_STEP_MOST = {4: 0.0105, 5: 0.0335}, 0.15
+OUT_OF_STEP_PER_MB, OUT_OF_STEP_MOST = {4: 0.016, 5: 0.0335}, 0.15
 NS_OF_CYCLE_MHZ = 1e3
 
 
@@ -154,7 +154,7 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
     )
 
 
-def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: TileTimes, sm_clock_mhz: float) -> TaskCosts:
+def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: TileTimes, sm_clock_mhz: float, stages: int) -> TaskCosts:
     """Return the costs of the replay with this kernel's own in their place, in cycles of the clock that the tasks are predicted at.
 
     Everything that a group reads at a tile's beginning and end is asked for a tile ahead; operands by as much as the ring of stages holds.
@@ -165,7 +165,6 @@ def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: Til
     contained = ("compute_excess_cycles.", "turn_cycles.", "store_cycles.")
     known = {name: e for name, e in costs.instrument.items() if not name.startswith(contained)}
     steps = layer.shape.hidden * layer.element_bytes // STEP_BYTES
-    stages = ring_stages(tasks.task_count / tasks.producer_count)
     ahead = (stages - 1) * times.linear1_ns / steps * sm_clock_mhz / NS_OF_CYCLE_MHZ
     known[AHEAD] = _median(ahead, "the ring's stages but the one that is multiplied, at the pace of a Linear-1 tile")
     known[PUBLISHERS] = _median(1.0, "by construction")
@@ -258,21 +257,24 @@ def predict_order(
     order: Order,
     rank: int = 0,
     longer: float | None = None,
+    stages: int | None = None,
 ) -> TaskPrediction:
     """Predict one order of one rank, whose rows these are, without its twin that stores nothing.
 
     `longer`: by how much of their length products take longer because rows are sent; default: as `out_of_step` says, with
-    ``combine='none'`` nothing.
+    ``combine='none'`` nothing. `stages`: of the ring; default: as `ring_stages` says.
     """
     from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 
     sent = sent_mb_per_sm(layer, rows, rank, combine, ctas)
+    if stages is None:
+        stages = ring_stages(tiles_per_sm(layer, rows, ctas))
     if longer is None:
-        longer = out_of_step(sent, ring_stages(tiles_per_sm(layer, rows, ctas)))
+        longer = out_of_step(sent, stages)
     if sent:
         times = replace(times, linear1_ns=(1 + longer) * times.linear1_ns, linear2_ns=(1 + longer) * times.linear2_ns)
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, rank, rows, lists, times, combine, model.sm_clock_mhz)
-    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), layer, tasks, times, model.sm_clock_mhz)
+    costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), layer, tasks, times, model.sm_clock_mhz, stages)
     return predict_tasks(model, tasks, pair="0>1", costs=costs, twin=False)

@@ -113,7 +113,15 @@ def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists, groups:
 
 
 def predicted(
-    model: Model, layer: Layer, rows: Rows, times: TileTimes, combine: str, ctas: int, order: Order, longer: float | None = None
+    model: Model,
+    layer: Layer,
+    rows: Rows,
+    times: TileTimes,
+    combine: str,
+    ctas: int,
+    order: Order,
+    longer: float | None = None,
+    stages: int | None = None,
 ) -> dict[str, Any]:
     """Predict the stall of one order of rank 0; parameters as of `forecast.predict_order`.
 
@@ -124,7 +132,7 @@ def predicted(
     """
     idle, busy = [], []
     for one in (combine, "none"):
-        found = predict_order(model, layer, rows, times, one, ctas, order, longer=longer)
+        found = predict_order(model, layer, rows, times, one, ctas, order, longer=longer, stages=stages)
         second = found.schedule.phase == 1
         idle.append(_per_second(idle_before(found.start_ns, found.compute_end_ns, found.schedule.first), second))
         busy.append(_per_second(found.compute_end_ns - found.start_ns, second))
