@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import moe_rings
 import numpy as np
 import pytest
 from moe_out_of_step import fitted, off_us
@@ -15,7 +16,7 @@ from moe_out_of_step import fitted, off_us
 from xstage_bench.fused.moe.forecast import OUT_OF_STEP_PER_MB
 from xstage_bench.fused.moe.skeleton import with_skeletons
 from xstage_bench.fused.moe.stalls import CLOSE_US
-from xstage_bench.fused.moe.suite import suite_cases
+from xstage_bench.fused.moe.suite import arrived_us, suite_cases
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.record.json_file import read_json
 from xstage_bench.replay_document import read_replay
@@ -77,6 +78,8 @@ def test_the_page_has_its_tables() -> None:
     assert all(line in PAGE for line in shown[:10])
     for line in printed("tools/moe_step.py", str(FOLDER / "step.json.gz")):
         assert line in PAGE, line
+    for line in printed("tools/moe_rings.py", str(FOLDER / "moe.json.gz"), str(FOLDER / "four-stages.json.gz")):
+        assert line in PAGE, line
 
 
 def test_the_tiles_alone_are_as_fast_as_the_library() -> None:
@@ -125,6 +128,17 @@ def test_sms_that_share_weights_are_apart_where_rows_are_sent_and_read_more_from
     assert min(read["remote"]) > 1.5 * max(read["alone"])
     received = [c["l1tex__m_xbar2l1tex_read_bytes.sum"] for c in document["counters"]]
     assert max(received) < 1.001 * min(received)
+
+
+def test_the_shorter_ring_is_faster_from_the_length_on_that_the_kernel_takes_it_for() -> None:
+    rows = read_json(FOLDER / "four-stages.json.gz", dict[str, Any])["rows"]
+    over: dict[int, list[float]] = {}
+    for row in rows:
+        us = arrived_us(row)
+        over.setdefault(moe_rings.stages_of(row), []).append(us["chosen other ring"] / us["chosen"])
+    assert {stages: len(ratios) for stages, ratios in over.items()} == {4: 48, 5: 144}
+    assert np.log(over[4]).mean() > 0.015
+    assert np.log(over[5]).mean() < -0.01
 
 
 def test_the_constants_of_being_out_of_step_are_fitted_to_other_runs_and_hold_for_this_one() -> None:
