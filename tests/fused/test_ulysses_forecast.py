@@ -37,6 +37,8 @@ def test_tasks_store_every_row_and_send_what_others_own(
     order = ORDERS[name](p.local_heads, seq, build.tile_rows, ranks, rank, 132)
     ctas = min(132, order.size)
     tasks = tasks_of(p, build, order, rank, ctas, TileTimes([10.0], 0.1, 0.1, late_us), 1000.0)
+    every = tasks_of(p, build, order, rank, 132, TileTimes([10.0], 0.1, 0.1, late_us), 1000.0)  # also where an SM has no tile
+    assert every.task_count == order.size
     assert tasks.form == "single"
     assert tasks.task_count == order.size
     unit = tasks.warps * 512

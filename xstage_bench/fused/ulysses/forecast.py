@@ -68,8 +68,8 @@ class TileTimes:
     within_us : float
         Standard deviation of the rest.
     late_us : list of float, optional
-        Of each CTA, how much later its last tile has been computed than the mean of those with as many tiles. Documents written before
-        2026-11-30 have none: there SMs end as far apart as independent tiles of these deviations would let them, which is too far.
+        Of each CTA, how much later its last tile has been computed than the mean of those with as many tiles. Older documents have none:
+        there SMs end as far apart as independent tiles of these deviations would let them, which is too far.
     """
 
     wave_us: list[float]
@@ -98,7 +98,7 @@ class TileTimes:
             rng = np.random.default_rng(seed)
             off = rng.normal(0.0, self.between_us, ctas)[cta] + rng.normal(0.0, self.within_us, tiles)
         else:
-            off = (np.resize(np.array(self.late_us), ctas) / np.bincount(cta))[cta]
+            off = np.resize(np.array(self.late_us), ctas)[cta] / np.bincount(cta)[cta]
         return np.maximum(np.array(self.wave_us)[wave] + off, 0.0)
 
 
