@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ulysses_table import within_bar
 
-from xstage_bench.fused.spread import spread
-from xstage_bench.fused.ulysses.attention import Build, alone_of
+from xstage_bench.fused.ulysses.attention import alone_of
 from xstage_bench.fused.ulysses.document import read_document
-from xstage_bench.fused.ulysses.forecast import TileTimes, forecast
+from xstage_bench.fused.ulysses.forecast import TileTimes, add_forecasts
 from xstage_bench.fused.ulysses.problem import Placing, Problem
-from xstage_bench.fused.ulysses.run import Case, best_build, cases_of
-from xstage_bench.fused.ulysses.summary import chosen_of
-from xstage_bench.fused.ulysses.tile_order import ORDERS
+from xstage_bench.fused.ulysses.run import best_build, cases_of
+from xstage_bench.fused.ulysses.summary import chosen_of, summarise
 from xstage_bench.model.document import Model
 from xstage_bench.pipeline import find_model
 from xstage_bench.record.json_file import read_json, write_compact
@@ -28,7 +27,6 @@ ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "results" / "h200-x2" / "2026-11-29-profile"
 #: Attention alone, us: what is shorter is judged, and measured up to twice that.
 SHORT_US, TFLOP_PER_US = 2000.0, 700e-6
-CLOSE_US, CLOSE_SHARE = 3.0, 0.3
 LENGTHS = ("qwen-image-1328", (6784, 6888, 6912))
 Row = dict[str, Any]
 
@@ -70,26 +68,25 @@ def show(ends: str, *paths: str) -> None:
                 line, near = judged(model, row, late[key])
                 within[min(which, 1)] += near
                 print(line)
-    print(f"within {100 * CLOSE_SHARE:.0f} % or {CLOSE_US:g} us, as recorded and with these ends: {within.tolist()}")
+    print(f"within 30 % or 3 us, as recorded and with these ends: {within.tolist()}")
 
 
 def judged(model: Model, row: Row, late: dict[str, list[float]]) -> tuple[str, list[bool]]:
-    """One line of the table, and whether each prediction is within the bar."""
-    case = Case(row["shape"], row["heads"], row["kv_heads"], row["head_dim"], row["seq"], row["sp"])
-    problem, (store, name) = case.problem(), chosen_of(row)
-    build, compute = Build(**row["builds"][store]), row["tiles"][store]["compute"]
-    times = TileTimes(**{**compute, "late_us": late[store]})
-    order = ORDERS[name](problem.local_heads, problem.seq, build.tile_rows, problem.ranks, 0, row["sms"])
-    clock = max((gpu["sm_clock_mhz"] or 0 for gpu in row["clocks"] or ()), default=0) or model.sm_clock_mhz
-    alone = {store: row["times_us"][alone_of(store)]["value"]}
-    (new,) = forecast(model, problem, {store: build}, {(store, name): order}, alone, {store: times}, ctas=row["sms"], sm_clock_mhz=clock)
-    old = next(f["residual_us"] for f in row["forecast"] if (f["store"], f["order"]) == (store, name))
-    base, fused = (np.array(row["samples_us"][v]) for v in (alone_of(store), f"fused {store} {name}"))
-    measured = spread(fused - base)
-    near = [abs(x - measured["value"]) <= max(CLOSE_US, CLOSE_SHARE * abs(measured["value"])) for x in (old, new.residual_us)]
-    cells = [f"{x:.1f}{'' if ok else ' !'}" for x, ok in zip((old, new.residual_us), near, strict=True)]
+    """One line of the table, and whether each prediction is within the bar; of what the recorded forecast chose."""
+    (recorded,) = summarise({"rows": [row]})["rows"]
+    store, order = chosen_of(row)
+    variants = (alone_of(store), f"fused {store} {order}")
+    tiles = {**row["tiles"][store], "compute": {**row["tiles"][store]["compute"], "late_us": late[store]}}
+    times = {name: row["times_us"][name] for name in variants}
+    document = {"rows": [{**row, "builds": {store: row["builds"][store]}, "tiles": {store: tiles}, "times_us": times}]}
+    add_forecasts(document, model)
+    (again,) = summarise(document)["rows"]
+    near = [within_bar(one) for one in (recorded, again)]
+    cells = [f"{one['predicted_residual_us']:.1f}{'' if ok else ' !'}" for one, ok in zip((recorded, again), near, strict=True)]
+    measured = recorded["measured_residual_us"]
     interval = f"{measured['value']:.1f} ({measured['low']:.1f} to {measured['high']:.1f})"
-    return f"| {case.shape}, {case.seq} rows, SP{case.sp} | {np.std(late[store]):.2f} | {interval} | " + " | ".join(cells) + " |", near
+    name = f"{row['shape']}, {row['seq']} rows, SP{row['sp']}"
+    return f"| {name} | {np.std(late[store]):.2f} | {interval} | " + " | ".join(cells) + " |", near
 
 
 if __name__ == "__main__":

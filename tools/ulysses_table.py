@@ -141,10 +141,11 @@ def bars(rows: list[Row]) -> list[str]:
         lines += _bar(f"fused / alone <= {most} at {name} rows", some, lambda r: r["fused_over_alone"], most)
     lines += _bar("alone / fused >= 0.95", rows, lambda r: r["fused_over_alone"], 1 / 0.95)
     lines += _bar("chosen / best found <= 1.02", rows, lambda r: r["fused_over_best"], 1.02)
-    off = [r for r in rows if not _near(r)]
+    off = [r for r in rows if not within_bar(r)]
     short = [r for r in rows if r["alone_us"] < 2000]
     lines.append(f"residual predicted within 30 % or 3 us: {len(rows) - len(off)} of {len(rows)}")
-    lines.append(f"  with attention below 2 ms {sum(map(_near, short))} of {len(short)}; off: {_names(r for r in short if not _near(r))}")
+    far = [r for r in short if not within_bar(r)]
+    lines.append(f"  with attention below 2 ms {len(short) - len(far)} of {len(short)}; off: {_names(far)}")
     return lines
 
 
@@ -179,7 +180,8 @@ def _bar(name: str, rows: list[Row], of: Callable[[Row], Row], most: float) -> l
     return lines
 
 
-def _near(row: Row) -> bool:
+def within_bar(row: Row) -> bool:
+    """Whether the residual of a row of the summary is predicted within 30 % or 3 us."""
     predicted, measured = row["predicted_residual_us"], row["measured_residual_us"]["value"]
     return predicted is not None and abs(predicted - measured) <= max(3.0, 0.3 * abs(measured))
 
