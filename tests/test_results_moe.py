@@ -141,7 +141,7 @@ def test_the_shorter_ring_is_faster_from_the_length_on_that_the_kernel_takes_it_
     assert np.log(over[5]).mean() < -0.01
 
 
-def test_the_constants_of_being_out_of_step_are_fitted_to_other_runs_and_hold_for_this_one() -> None:
+def test_the_constants_of_being_out_of_step_are_fitted_to_some_rows_and_hold_for_others() -> None:
     calibration, holdout = (read_json(FOLDER / f"out-of-step-{name}.json.gz", dict[str, Any]) for name in ("calibration", "holdout"))
     assert fitted(calibration) == pytest.approx(OUT_OF_STEP_PER_MB)
     nothing = dict.fromkeys(OUT_OF_STEP_PER_MB, 0.0)

@@ -53,7 +53,7 @@ STEP_BYTES = 128
 #: How many stages of operands can be asked for ahead. Three do not cover the latency; more than five have no room in every build.
 FEWEST_STAGES, MOST_STAGES = 4, 5
 #: Tiles per SM, of both kinds, from which the shorter ring is faster: it keeps SMs that read the same weights in step, out of which a long
-#: layer brings them; in a short one it only covers less latency. From one run of the suite, held by another (docs/moe.md).
+#: layer brings them; in a short one it only covers less latency. From one run of the suite (docs/moe.md).
 LONG_LAYER_TILES = 150
 _STAGE_BYTES = 32768
 _STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps

@@ -35,8 +35,9 @@ ALIKE = 0.03
 CALM = 2 / 3
 STORE_BYTES, STORING_WARPS = 512, 4
 #: By how much of their length products take longer for each MB that an SM sends to other ranks, by the stages of the ring, and at most:
-#: stores push SMs that share operands out of step, the more of them there are, and a shorter ring holds them together. Fitted to the stalls
-#: of earlier runs of the suite and judged on another one (tools/moe_out_of_step.py, docs/moe.md); beyond the most, nothing was measured.
+#: stores push SMs that share operands out of step, the more of them there are, and a shorter ring holds them together. Five stages: fitted
+#: to the stalls of one run of the suite and judged on another; four: to the balanced rows of a run, judged on its skewed ones
+#: (tools/moe_out_of_step.py, docs/moe.md). Beyond the most, nothing was measured.
 OUT_OF_STEP_PER_MB, OUT_OF_STEP_MOST = {4: 0.016, 5: 0.0335}, 0.15
 NS_OF_CYCLE_MHZ = 1e3
 
