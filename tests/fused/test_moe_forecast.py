@@ -20,6 +20,7 @@ from xstage_bench.fused.moe.forecast import (
     as_tasks,
     asked_of_link,
     busiest,
+    calm,
     choose_order,
     out_of_step,
     pick,
@@ -227,6 +228,18 @@ def test_waves_stay_where_their_bursts_meet_no_full_stage() -> None:
     ranks = [rows_of(layer, rank) for rank in range(2)]
     assert asked_of_link(model, ranks[0], 0, slow, "none", 132) == 0
     assert asked_of_link(model, ranks[0], 0, slow, "f32", 132) == 2 * asked_of_link(model, ranks[0], 0, slow, "bf16", 132) < CALM
-    assert choose_order(model, layer, ranks, slow, "bf16", 132).order.kind == "wave"
+    # One block an expert: the smallest of those alike; else the largest.
+    assert choose_order(model, layer, ranks, slow, "bf16", 132).order == Order("wave", 8)
+    more = Layer(moe_shape("dsv4-flash"), 2048, 8)
+    of_more = [rows_of(more, rank) for rank in range(2)]
+    assert choose_order(model, more, of_more, slow, "bf16", 132).order == Order("wave", 16)
     assert asked_of_link(model, ranks[0], 0, TIMES, "bf16", 132) > CALM
     assert choose_order(model, layer, ranks, TIMES, "f32", 132).order.kind == "interleaved"
+
+
+def test_waves_of_uneven_experts_may_ask_less_of_the_link() -> None:
+    even, uneven = np.full(16, 3), np.r_[np.full(15, 3), 9]
+    assert calm(0.9, even)
+    assert not calm(0.9, uneven)
+    assert calm(0.6, uneven)
+    assert not calm(1.1, even)

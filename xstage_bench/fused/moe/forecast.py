@@ -31,8 +31,14 @@ PREFERRED = (2.0, 1.0, 4.0, 8.0)
 #: How near predictions must be to count as one: as far as the model is off in the median on this kernel.
 ALIKE = 0.03
 #: Of R: what the Linear-2 tiles of a wave ask of the link, all SMs at once, up to which no burst meets a full stage and interleaving has
-#: nothing to gain; from two runs of the suite.
-CALM = 2 / 3
+#: nothing to gain, where all experts have as many rows; less where they have not, since waves then wait for the busiest ones, which leads
+#: do not. From three runs of the suite.
+CALM, CALM_UNEVEN = 1.0, 2 / 3
+#: Blocks of the busiest expert over the mean, from which on experts do not have as many rows.
+UNEVEN = 1.5
+#: Blocks of an expert, in the mean, below which each weight is read for one block only. Memory limits such a layer, and a small wave finds
+#: the activations that it wrote still in the cache: up to 3 % in three runs of the suite, which is not predicted.
+ONE_BLOCK = 1.5
 STORE_BYTES, STORING_WARPS = 512, 4
 #: By how much of their length products take longer for each MB that an SM sends to other ranks, by the stages of the ring, and at most:
 #: stores push SMs that share operands out of step, the more of them there are, and a shorter ring holds them together. Five stages: fitted
@@ -208,18 +214,27 @@ def choose_order(model: Model, layer: Layer, rows: Sequence[Rows], times: TileTi
 
     Notes
     -----
-    Waves, the largest ones that are predicted within `ALIKE` of the fastest, where their Linear-2 tiles ask less than `CALM` of R. Waves
-    where every lead is predicted to be slower than the fastest of them, else a lead: what is not predicted costs waves more. Of leads that
-    are predicted within `ALIKE` of each other, the first of `PREFERRED`.
+    Waves, where their Linear-2 tiles ask so little of the link that interleaving has nothing to gain: see `calm`. Of those predicted within
+    `ALIKE` of the fastest, the smallest where experts have one block (`ONE_BLOCK`), else the largest. Waves, too, where every lead is
+    predicted to be slower than the fastest of them, else a lead: what is not predicted costs waves more. Of leads that are predicted within
+    `ALIKE` of each other, the first of `PREFERRED`.
     """
     rank = busiest(rows)
     waves = wave_orders(layer, rows[0], ctas)  # all ranks execute the same order
     orders = {order.name: order for order in (*waves, *(Order("interleaved", lead=lead) for lead in LEADS))}
     found = {name: predict_order(model, layer, rows[rank], times, combine, ctas, order, rank).total_ns for name, order in orders.items()}
-    if asked_of_link(model, rows[rank], rank, times, combine, ctas) < CALM:
+    of_experts = np.bincount(rows[rank].block_expert, minlength=layer.local_experts)
+    if calm(asked_of_link(model, rows[rank], rank, times, combine, ctas), of_experts):
         best = min(found[order.name] for order in waves)
-        return Choice(next(order for order in reversed(waves) if found[order.name] <= (1 + ALIKE) * best), found)
+        alike = [order for order in waves if found[order.name] <= (1 + ALIKE) * best]
+        return Choice(alike[0 if of_experts.mean() < ONE_BLOCK else -1], found)
     return Choice(orders[pick(found, [order.name for order in waves])], found)
+
+
+def calm(asked: float, blocks_of_experts: NDArray[np.int64]) -> bool:
+    """Return whether waves never ask too much of the link, of which their Linear-2 tiles ask this share (`asked_of_link`)."""
+    uneven = blocks_of_experts.max(initial=0) > UNEVEN * blocks_of_experts.mean()
+    return asked < (CALM_UNEVEN if uneven else CALM)
 
 
 def asked_of_link(model: Model, rows: Rows, rank: int, times: TileTimes, combine: str, ctas: int) -> float:
