@@ -15,7 +15,6 @@ from xstage_bench.fused.ulysses.forecast import add_forecasts
 from xstage_bench.fused.ulysses.run import cases_of
 from xstage_bench.fused.ulysses.summary import CASE, summarise
 from xstage_bench.pipeline import find_model
-from xstage_bench.record.json_file import read_json
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "results" / "h200-x2" / "ulysses"
@@ -24,11 +23,10 @@ KEYS = {
     *("shape", "heads", "head_dim", "seq", "sp", "emulated", "alone_us", "cudnn_us", "serial_nccl_us", "serial_push_us"),
     *("fused_us", "fused_visible_us", "predicted_fused_us"),
 }
-#: The rows that fusing does not bring to 0.95 of serial / alone: one or two waves of tiles, SP4 or SP8 emulated.
-MISSED = {
-    *(("flux.1-1024", 8), ("flux.2-dev", 8), ("qwen-image-1024", 4), ("qwen-image-1024", 8), ("qwen-image-1328", 8)),
-    ("sd3.5-medium", 8),
-}
+#: The rows that fusing does not bring to 0.95 of serial / alone: one or two waves of tiles, SP8 emulated.
+MISSED = {("flux.1-1024", 8), ("flux.2-dev", 8), ("qwen-image-1024", 8), ("qwen-image-1328", 8)}
+#: Attention alone, us: what is shorter is predicted and judged.
+SHORT_US = ulysses_ends.SHORT_US
 
 Row = dict[str, Any]
 
@@ -66,13 +64,29 @@ def test_every_result_was_right(documents: tuple[Row, Row | None]) -> None:
         assert max(found["relative_error"] for found in checked) < 1e-2
 
 
-def test_ends_that_were_measured_explain_the_lengths_that_were_short() -> None:
-    """As the page says: of the eight cases two were within the bar, seven are with the ends of another GPU."""
-    ends = {(e["shape"], e["seq"], e["sp"]): e["late_us"] for e in read_json(FOLDER / "ends.json.gz", dict[str, Any])["rows"]}
-    model = find_model(ulysses_ends.MODEL)
-    rows = read_document(FOLDER / "lengths.json.gz")["rows"]
-    near = [ulysses_ends.judged(model, row, ends[row["shape"], row["seq"], row["sp"]])[1] for row in rows]
-    assert [sum(one) for one in zip(*near, strict=True)] == [2, 7]
+def test_residuals_are_predicted_as_well_as_the_page_says(rows: list[Row]) -> None:
+    near = [r for r in rows if ulysses_table.within_bar(r)]
+    assert len(near) >= 38
+    assert len([r for r in rows if r["alone_us"] < SHORT_US]) == 30
+    assert sum(r["alone_us"] < SHORT_US for r in near) >= 26
+
+
+def test_no_residual_but_two_excludes_all_that_the_bar_allows(rows: list[Row]) -> None:
+    """The end of the interval that is nearest to the prediction is what it holds nearest to it, by the bar too."""
+    refuted = []
+    for row in rows:
+        measured, predicted = row["measured_residual_us"], row["predicted_residual_us"]
+        nearest = {"value": min(max(predicted, measured["low"]), measured["high"])}
+        if not ulysses_table.within_bar({**row, "measured_residual_us": nearest}):
+            refuted.append((row["shape"], row["sp"]))
+    assert refuted == [("wan2.2-5b", 4), ("hunyuanvideo-720p", 2)]
+
+
+def test_when_sms_end_decides_what_is_predicted_near_6889_rows() -> None:
+    """As the page says: with ends as if tiles were independent fewer are within the bar than with those that were stamped."""
+    cases = ulysses_ends.judged(find_model(ulysses_ends.MODEL), read_document(FOLDER / "lengths.json.gz"))
+    assert len(cases) == 8
+    assert {ends: ulysses_ends.within(cases, ends) for ends in ulysses_ends.ENDS} == {"stamped": 5, "drawn": 1, "aligned": 8}
 
 
 def test_pairs_are_of_cases_that_were_recorded(documents: tuple[Row, Row | None]) -> None:
@@ -86,7 +100,7 @@ def test_pairs_are_of_cases_that_were_recorded(documents: tuple[Row, Row | None]
 
 def test_attention_is_as_fast_as_the_library(rows: list[Row]) -> None:
     for row in rows:
-        assert row["over_alone"]["cudnn"]["value"] >= 1.04, row["shape"]
+        assert row["over_alone"]["cudnn"]["value"] >= 1.05, row["shape"]
         if row["seq"] >= 8192 and row["rounds"] >= 6:
             assert row["over_alone"]["cudnn"]["low"] >= (0.90 if row["head_dim"] == 128 else 0.85), row["shape"]
 
@@ -98,22 +112,21 @@ def test_fusing_costs_no_more_than_its_bar_to_the_end_of_its_interval(rows: list
     assert all(r["fused_over_alone"]["high"] <= bar for r in found)
 
 
-def test_of_the_longest_rows_one_misses_one_per_cent_and_none_certainly(rows: list[Row]) -> None:
-    found = {(r["shape"], r["sp"]): r["fused_over_alone"] for r in rows if r["seq"] >= 32760}
+def test_the_longest_rows_cost_less_than_one_per_cent(documents: tuple[Row, Row | None], rows: list[Row]) -> None:
+    found = [r["fused_over_alone"] for r in rows if r["seq"] >= ulysses_table.LONG_ROWS and r["from_pairs"]]
     assert len(found) == 26
-    assert [case for case, f in found.items() if f["value"] > 1.01] == [("hunyuanvideo-720p", 2)]
-    assert not [case for case, f in found.items() if f["low"] is not None and f["low"] > 1.01]
-    assert sum(f["high"] is not None and f["high"] <= 1.01 for f in found.values()) >= 14
+    assert max(f["value"] for f in found) <= 1.008
+    assert sum(f["high"] <= 1.01 for f in found) >= 21
+    assert "26 cases from 32760 rows on: 1.0007 (1.0004 to 1.0011), n = 440" in ulysses_table.together(rows, *documents)[0]
 
 
 def test_the_rows_that_miss_the_share_of_the_speed_up_are_those_of_the_page(rows: list[Row]) -> None:
-    short = [r for r in rows if r["alone_us"] < 2000]
-    assert {(r["shape"], r["sp"]) for r in short if r["fused_over_alone"]["value"] > 1 / 0.95} == MISSED
-    assert {(r["shape"], r["sp"]) for r in rows if (f := r["fused_over_alone"])["low"] is not None and f["low"] > 1 / 0.95} <= MISSED
+    assert {(r["shape"], r["sp"]) for r in rows if r["fused_over_alone"]["value"] > 1 / 0.95} == MISSED
+    assert {(r["shape"], r["sp"]) for r in rows if r["fused_over_alone"]["low"] > 1 / 0.95} == MISSED
 
 
 def test_the_choice_is_as_good_as_the_best_found(rows: list[Row]) -> None:
-    assert max(r["fused_over_best"]["value"] for r in rows) <= 1.02
+    assert max(r["fused_over_best"]["value"] for r in rows) <= 1.007
 
 
 def test_the_recorded_forecast_comes_out_again(documents: tuple[Row, Row | None]) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xstage_bench.errors import DataError
 from xstage_bench.fused.spread import spread
 from xstage_bench.fused.ulysses.attention import STAMP, Build
-from xstage_bench.fused.ulysses.forecast import TileTimes, tasks_of
+from xstage_bench.fused.ulysses.forecast import TileTimes, add_forecasts, tasks_of
 from xstage_bench.fused.ulysses.problem import Problem
 from xstage_bench.fused.ulysses.summary import best_of, chosen_of, summarise
 from xstage_bench.fused.ulysses.tile_facts import tile_facts
@@ -28,10 +29,10 @@ BUILDS = {"st.v4": Build(128, 128, 2), "bulk": Build(128, 160, 2, store="bulk")}
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from([2, 4, 8]), st.integers(1, 5000), st.integers(0, 7), st.sampled_from(sorted(BUILDS)), st.sampled_from(sorted(ORDERS)),
-    st.sampled_from([None, [0.3, -0.3]]),
+    st.lists(st.floats(-0.4, 0.4), min_size=1, max_size=132),
 )  # fmt: skip
 def test_tasks_store_every_row_and_send_what_others_own(
-    ranks: int, seq: int, rank: int, store: Any, name: str, late_us: list[float] | None
+    ranks: int, seq: int, rank: int, store: Any, name: str, late_us: list[float]
 ) -> None:
     p, build, rank = Problem(2 * ranks, 2 * ranks, 128, seq, ranks), BUILDS[store], rank % ranks
     order = ORDERS[name](p.local_heads, seq, build.tile_rows, ranks, rank, 132)
@@ -62,12 +63,17 @@ def test_tile_times_are_found_again() -> None:
         stamps["begin_ns"][cta::ctas] = np.round(1e3 * (end - us[cta::ctas]))[:, None].astype(np.uint64)
     found = TileTimes.of(stamps, ctas)
     assert np.allclose(found.wave_us, truth.wave_us, atol=0.1)  # those with a fourth tile spread their lateness over four
-    assert found.late_us is not None
     assert np.allclose(found.late_us, late, atol=0.002)
     assert found.between_us == pytest.approx(np.std(late / np.where(np.arange(ctas) < 40, 4, 3)), abs=0.02)
     assert found.within_us < 0.02
     end = [np.sum(found.tiles_us(tiles, ctas)[cta::ctas]) for cta in range(ctas)]
     assert np.std(np.array(end[40:]) - np.mean(end[40:]) - late[40:]) < 0.01
+
+
+def test_a_document_that_does_not_say_when_sms_end_is_refused() -> None:
+    case = row(alone=[100.0], alone_bulk=[99.0], fused_bulk_rotated=[101.0])
+    with pytest.raises(DataError, match="late_us"):
+        add_forecasts({"rows": [case]}, cast(Any, None))  # before it asks the model
 
 
 def test_the_time_line_is_that_of_the_sm_with_the_longest_stores() -> None:

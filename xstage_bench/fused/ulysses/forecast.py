@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.errors import DataError
 from xstage_bench.fused.ulysses.attention import Build, Store, alone_of
 from xstage_bench.fused.ulysses.problem import BF16_BYTES, Problem
 from xstage_bench.fused.ulysses.tile_order import ORDERS
@@ -56,26 +57,25 @@ class Forecast:
 class TileTimes:
     """How long tiles compute and when the SMs have done, in one execution with nothing sent.
 
-    How far apart SMs end decides how far their last stores coincide. It does not follow from how much their tiles differ: SMs that read the
-    same keys keep each other in step.
+    When SMs end decides how far their last stores coincide, and how much their tiles differ does not say it.
 
     Attributes
     ----------
     wave_us : list of float
         Mean over the SMs of their first, second, ... tile. The first ones fill the caches, and the last have the power to themselves.
     between_us : float
-        Standard deviation over the SMs of what an SM's tiles differ from those means by.
+        Standard deviation over the SMs of what an SM's tiles differ from those means by. No forecast reads it or `within_us`: from them a
+        control draws when SMs would end if their tiles were independent (`tools/ulysses_ends.py`).
     within_us : float
         Standard deviation of the rest.
-    late_us : list of float, optional
-        Of each CTA, how much later its last tile has been computed than the mean of those with as many tiles. Older documents have none:
-        there SMs end as far apart as independent tiles of these deviations would let them, which is too far.
+    late_us : list of float
+        Of each CTA, how much later its last tile has been computed than the mean of those with as many tiles.
     """
 
     wave_us: list[float]
     between_us: float
     within_us: float
-    late_us: list[float] | None = None
+    late_us: list[float]
 
     @classmethod
     def of(cls, stamps: NDArray[np.void], ctas: int) -> TileTimes:
@@ -91,14 +91,10 @@ class TileTimes:
         late[cta[-ctas:]] = end - (np.bincount(last, weights=end) / np.maximum(np.bincount(last), 1))[last]
         return cls(means.round(3).tolist(), float(per_cta.std()), float((off - per_cta[cta]).std()), late.round(3).tolist())
 
-    def tiles_us(self, tiles: int, ctas: int, seed: int = 0) -> NDArray[np.float64]:
+    def tiles_us(self, tiles: int, ctas: int) -> NDArray[np.float64]:
         """Return the time of each tile, tile ``t`` on CTA ``t % ctas``: what a CTA is late by is spread over its tiles."""
         cta, wave = np.arange(tiles) % ctas, np.minimum(np.arange(tiles) // ctas, len(self.wave_us) - 1)
-        if self.late_us is None:
-            rng = np.random.default_rng(seed)
-            off = rng.normal(0.0, self.between_us, ctas)[cta] + rng.normal(0.0, self.within_us, tiles)
-        else:
-            off = np.resize(np.array(self.late_us), ctas)[cta] / np.bincount(cta)[cta]
+        off = np.resize(np.array(self.late_us), ctas)[cta] / np.bincount(cta)[cta]
         return np.maximum(np.array(self.wave_us)[wave] + off, 0.0)
 
 
@@ -204,8 +200,15 @@ def drain_us(model: Model, tasks: TaskSchedule) -> float:
 def add_forecasts(document: dict[str, Any], model: Model) -> None:
     """Give every row of a document of `ulysses.run` its ``forecast``, every way to store and order, best first, and what the least is
     that doing the All-to-All afterwards costs, ``predicted_serial_us``; plain data.
+
+    Raises
+    ------
+    DataError
+        The document is of a version that did not record when SMs end.
     """
     for row in document["rows"]:
+        if any("late_us" not in facts["compute"] for facts in row["tiles"].values()):
+            raise DataError(f"{row['shape']}: the document does not say when its SMs end (late_us)", "record it anew: xstage fused ulysses")
         problem = Problem(row["heads"], row["kv_heads"], row["head_dim"], row["seq"], row["sp"], row["shape"])
         builds = {store: Build(**fields) for store, fields in row["builds"].items()}
         names = {name.split()[2] for name in row["times_us"] if name.startswith("fused ") and len(name.split()) == 3}
