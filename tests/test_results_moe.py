@@ -8,12 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import moe_rings
 import numpy as np
 import pytest
-from moe_out_of_step import fitted, off_us
 
-from xstage_bench.fused.moe.forecast import OUT_OF_STEP_PER_MB
 from xstage_bench.fused.moe.skeleton import with_skeletons
 from xstage_bench.fused.moe.stalls import CLOSE_US
 from xstage_bench.fused.moe.suite import arrived_us, suite_cases
@@ -78,8 +75,6 @@ def test_the_page_has_its_tables() -> None:
     assert all(line in PAGE for line in shown[:10])
     for line in printed("tools/moe_step.py", str(FOLDER / "step.json.gz")):
         assert line in PAGE, line
-    for line in printed("tools/moe_rings.py", str(FOLDER / "moe.json.gz"), str(FOLDER / "four-stages.json.gz")):
-        assert line in PAGE, line
 
 
 def test_the_tiles_alone_are_as_fast_as_the_library() -> None:
@@ -97,15 +92,16 @@ def test_the_bars_that_are_met_and_those_that_are_not() -> None:
     found = {(g["dtype"], g["combine"]): g for g in read_json(FOLDER / "summary.json", dict[str, Any])["overall"]}
     plain, fp8, wide, wide_fp8 = (found[key] for key in (("bf16", "bf16"), ("fp8", "bf16"), ("bf16", "f32"), ("fp8", "f32")))
     assert round(plain["geomean_gain"], 2) >= 1.03
-    assert plain["median_over_alone_where_compute_limits"] < 1.06 < fp8["median_over_alone_where_compute_limits"]
+    assert max(g["median_over_alone_where_compute_limits"] for g in (plain, fp8)) < 1.06
     assert max(g["median_over_bound"] for g in (plain, fp8, wide)) < 1.10 < wide_fp8["median_over_bound"]
     assert all(g["median_regret"] <= 0.03 and g["largest_regret"] <= 0.08 for g in found.values())
-    assert 1.08 < fp8["geomean_gain"] < 1.10
-    assert fp8["largest_gain"] < 1.30
-    assert plain["smallest_gain"] < 0.98
-    assert wide_fp8["geomean_gain"] < 1.18 < wide_fp8["geomean_gain_over_usual_wave"]
+    assert 1.09 < fp8["geomean_gain"] < 1.10
+    assert fp8["largest_gain"] > 1.30
+    gains = [row["gain"] for row in read_json(FOLDER / "summary.json", dict[str, Any])["rows"]]
+    assert [round(gain, 3) for gain in gains if gain < 0.98] == [0.974]
+    assert wide_fp8["geomean_gain"] < wide_fp8["geomean_gain_over_usual_wave"] < 1.18
     assert wide_fp8["largest_gain"] < 1.40 < wide_fp8["largest_gain_over_usual_wave"]
-    assert max(g["stalls_within_1_us"] for g in found.values()) < 0.8
+    assert sum(g["stalls_within_1_us"] * g["stalls"] for g in found.values()) / sum(g["stalls"] for g in found.values()) < 0.8
 
 
 def test_what_the_page_says_of_the_options(document: dict[str, Any]) -> None:
@@ -114,10 +110,10 @@ def test_what_the_page_says_of_the_options(document: dict[str, Any]) -> None:
         us = {row["key"]: {name: v["arrived_us"]["value"] for name, v in row["variants"].items()} for row in rows}
         return {key: one[variant] / one["chosen"] for key, one in us.items()}
 
-    assert min(over("paced").values()) > 0.995
-    assert [key.split("|")[0] for key, ratio in over("dynamic").items() if ratio < 1] == ["keye-vl-2"]
+    assert min(over("paced").values()) > 1.01
+    assert min(over("dynamic").values()) > 0.98
     assert {key.split("|")[0] for key, ratio in over("chosen presum").items() if ratio < 0.97} == {"keye-vl-2"}
-    assert np.exp(np.mean(np.log(list(over("chosen fp8 rows", dtype="fp8").values())))) < 0.92
+    assert np.exp(np.mean(np.log(list(over("chosen fp8 rows", dtype="fp8").values())))) < 0.93
 
 
 def test_sms_that_share_weights_are_apart_where_rows_are_sent_and_read_more_from_memory() -> None:
@@ -130,30 +126,33 @@ def test_sms_that_share_weights_are_apart_where_rows_are_sent_and_read_more_from
     assert max(received) < 1.001 * min(received)
 
 
-def test_the_shorter_ring_is_faster_from_the_length_on_that_the_kernel_takes_it_for() -> None:
-    rows = read_json(FOLDER / "four-stages.json.gz", dict[str, Any])["rows"]
+def test_the_ring_is_as_long_as_is_fastest(document: dict[str, Any]) -> None:
     over: dict[int, list[float]] = {}
-    for row in rows:
+    for row in document["rows"]:
         us = arrived_us(row)
-        over.setdefault(moe_rings.stages_of(row), []).append(us["chosen other ring"] / us["chosen"])
+        over.setdefault(row["stages"], []).append(us["chosen other ring"] / us["chosen"])
     assert {stages: len(ratios) for stages, ratios in over.items()} == {4: 48, 5: 144}
     assert np.log(over[4]).mean() > 0.015
-    assert np.log(over[5]).mean() < -0.01
-
-
-def test_the_constants_of_being_out_of_step_are_fitted_to_some_rows_and_hold_for_others() -> None:
-    calibration, holdout = (read_json(FOLDER / f"out-of-step-{name}.json.gz", dict[str, Any]) for name in ("calibration", "holdout"))
-    assert fitted(calibration) == pytest.approx(OUT_OF_STEP_PER_MB)
-    nothing = dict.fromkeys(OUT_OF_STEP_PER_MB, 0.0)
-    without, with_it = (float((abs(off_us(holdout, c)) < CLOSE_US).mean()) for c in (nothing, OUT_OF_STEP_PER_MB))
-    assert with_it > without + 0.1
+    assert np.log(over[5]).mean() > 0.01
 
 
 def test_where_slots_lie_makes_no_difference(document: dict[str, Any]) -> None:
-    us = [{name: v["arrived_us"]["value"] for name, v in row["variants"].items()} for row in document["rows"]]
-    ratios = [one["chosen slots by token"] / one["chosen"] for one in us]
-    assert len(ratios) == 192
+    us = [arrived_us(row) for row in document["rows"]]
+    ratios = [one["chosen slots by token"] / one["chosen"] for one in us if "chosen slots by token" in one]
+    assert len(ratios) == 32
     assert abs(np.log(ratios).mean()) < 0.005
+
+
+def test_a_run_on_other_gpus_says_the_same(document: dict[str, Any]) -> None:
+    """Of the same kernel; its orders were chosen by an earlier rule."""
+    other = read_json(FOLDER / "other-gpus.json.gz", dict[str, Any])
+    gpus = [{gpu["uuid"] for gpu in one["environment"]["gpus"]} for one in (document, other)]
+    assert not gpus[0] & gpus[1]
+    found = [[g["geomean_gain"] for g in summarise(one)["overall"]] for one in (document, other)]
+    assert found[0] == pytest.approx(found[1], abs=0.005)
+    rows = {row["key"]: row["stalls"] for row in other["rows"]}
+    pairs = [(s["measured_us"], rows[row["key"]][w]["measured_us"]) for row in document["rows"] for w, s in row["stalls"].items()]
+    assert np.mean([abs(one - again) < CLOSE_US for one, again in pairs]) > 0.93
 
 
 def test_predictions_are_as_near_as_the_page_says() -> None:

@@ -2,6 +2,7 @@
 
 ``python tools/moe_forecast.py predict MOE.json MODEL FORECAST.json``: of Expert-Wave in its usual form and the chosen order; some minutes.
 ``python tools/moe_forecast.py show FORECAST.json``: how far off, by type and width of a result row, tokens and shape.
+``python tools/moe_forecast.py stalls MOE.json MODEL``: how many stalls of another document are predicted within 1 us; half as long.
 
 *Given alone*: the tile times are multiplied by one factor, with which the same order without stores is predicted as it was measured. Tile
 times are read before the case is measured; the clock under load and what else a launch meets are in the factor, stores are not.
@@ -22,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.moe.build import MOST_STAGES
 from xstage_bench.fused.moe.forecast import TileTimes, busiest, choose_order, predict_order
 from xstage_bench.fused.moe.layer import rows_of
 from xstage_bench.fused.moe.order import Order, order_named
@@ -51,14 +51,14 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
     rank, times = busiest(ranks), TileTimes(**tiles[case.name])
     tiles_per_sm = ranks[rank].blocks * case.layer.shape.linear2_tiles / SMS
     us, loaded = arrived_us(row), model_at(Path(model))
-    stages = row.get("stages", MOST_STAGES)  # before rows said so the ring was the longest
     choice = choose_order(loaded, case.layer, ranks, times, row["combine"], SMS).order.name if case.searched else None
     out = []
-    for which, name in (("wave", row["stalls"]["wave"]["order"]), ("chosen", row["chosen"])):
+    for which, name in _orders(row):
         order = order_named(name)
 
         def total(times: TileTimes, combine: str, order: Order = order) -> float:
-            return predict_order(loaded, case.layer, ranks[rank], times, combine, SMS, order, rank, stages=stages).total_ns / NS_OF_US
+            told = predict_order(loaded, case.layer, ranks[rank], times, combine, SMS, order, rank, stages=row["stages"])
+            return told.total_ns / NS_OF_US
 
         factor = us[f"{which} alone"] / total(times, "none")
         scaled = replace(times, linear1_ns=times.linear1_ns * factor, linear2_ns=times.linear2_ns * factor)
@@ -74,14 +74,35 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
                 "predicted_us": total(times, row["combine"]),
                 "predicted_given_alone_us": total(scaled, row["combine"]),
                 "stall_measured_us": row["stalls"][which]["measured_us"],
-                "stall_predicted_us": predicted(loaded, case.layer, ranks[0], times, row["combine"], SMS, order, stages=stages)[
-                    "predicted_us"
-                ],
+                "stall_predicted_us": _stall_us(model, tiles, row, name),
                 "choice": choice,
                 "choice_over_best": _over_best(us, choice) if choice is not None else None,
             }
         )
     return out
+
+
+def stalls(path: str, model: str) -> None:
+    """Print the share of stalls that are predicted within `CLOSE_US`: all, waves', and those of the chosen orders."""
+    document = read_json(Path(path), dict[str, Any])
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+        near = np.array(list(pool.map(partial(_near, model, document["tiles"]), document["rows"])))
+    waves, chosen = near.mean(axis=0)
+    print(f"within {CLOSE_US:g} us, n = {near.size}: {near.mean():.1%}; waves {waves:.1%}, chosen orders {chosen:.1%}")
+
+
+def _near(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[bool]:
+    return [abs(_stall_us(model, tiles, row, name) - row["stalls"][which]["measured_us"]) <= CLOSE_US for which, name in _orders(row)]
+
+
+def _orders(row: dict[str, Any]) -> list[tuple[str, str]]:
+    return [("wave", row["stalls"]["wave"]["order"]), ("chosen", row["chosen"])]
+
+
+def _stall_us(model: str, tiles: dict[str, Any], row: dict[str, Any], order: str) -> float:
+    case = Case(row["shape"], row["dtype"], row["routing"], row["tokens_per_rank"], row["ep"])
+    told = (rows_of(case.layer, 0), TileTimes(**tiles[case.name]), row["combine"], SMS, order_named(order))
+    return float(predicted(model_at(Path(model)), case.layer, *told, stages=row["stages"])["predicted_us"])
 
 
 def _over_best(us: dict[str, float], choice: str) -> float:
@@ -132,4 +153,4 @@ def _line(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    {"predict": predict, "show": show}[sys.argv[1]](*sys.argv[2:])
+    {"predict": predict, "show": show, "stalls": stalls}[sys.argv[1]](*sys.argv[2:])

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import numpy as np
+
+from xstage_bench.fused.moe.build import FEWEST_STAGES, MOST_STAGES
 from xstage_bench.fused.moe.suite import arrived_us
 from xstage_bench.fused.moe.summary import summarise, usual_variant
 from xstage_bench.record.json_file import read_json, write_compact
@@ -44,13 +48,16 @@ def main(path: str, summary: str | None = None) -> None:
 def tables(document: Row) -> list[list[str]]:
     """Return the lines of each table."""
     summary, rows = summarise(document), document["rows"]
-    return [_overall(summary["overall"]), _gains(summary["rows"]), _options(rows), _dispatch(rows), _stalls(rows)]
+    of_summary = [_overall(summary["overall"]), _regimes(summary["rows"]), _gains(summary["rows"])]
+    return [*of_summary, _options(rows), _rings(rows), _dispatch(rows), _stalls(rows)]
 
 
 def _head(*cells: str) -> list[str]:
     return ["| " + " | ".join(cells) + " |", "|" + "---|" * len(cells)]
 
 
+#: Drain over compute: V/R over the same tiles alone, from which to which.
+REGIMES = (0.0, 0.25, 0.5, 0.8, 1.25, 1.6, np.inf)
 #: What is said of all configurations of a type and a width of a result row: name, key of the summary, and whether it is a share.
 OVERALL = (
     ("gain over Expert-Wave with its best N: geomean", "geomean_gain", False),
@@ -83,6 +90,18 @@ def _number(value: float | None, share: bool) -> str:
     return f"{100 * value:.1f} %" if share else f"{value:.3f}"
 
 
+def _regimes(rows: list[Row]) -> list[str]:
+    """Medians by how much drain there is for the compute: both orders over the bound, and what interleaving gains."""
+    out = _head("V/R over alone", "n", "waves over the bound", "interleaved over the bound", "gain")
+    for least, most in pairwise(REGIMES):
+        mine = [row for row in rows if least <= row["drain_us"] / row["alone_us"] < most]
+        if mine:
+            found = [[row["wave_us"] / row["bound_us"], row["interleaved_us"] / row["bound_us"], row["gain"]] for row in mine]
+            name = f"{least:g} to {most:g}" if np.isfinite(most) else f"{least:g} and more"
+            out.append(f"| {name} | {len(mine)} | " + " | ".join(f"{value:.3f}" for value in np.median(found, axis=0)) + " |")
+    return out
+
+
 def _gains(rows: list[Row]) -> list[str]:
     """Gain over Expert-Wave at its best N, and time over the bound, of every configuration."""
     columns = [(routing, tokens) for routing in ("balanced", "skewed") for tokens in sorted({row["tokens_per_rank"] for row in rows})]
@@ -105,6 +124,21 @@ def _options(rows: list[Row]) -> list[str]:
             n += len(ratios)
             cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
         out.append(f"| {name} | {n} | " + " | ".join(cells) + " |")
+    return out
+
+
+def _rings(rows: list[Row]) -> list[str]:
+    """Times with the other ring over those with the one that the kernel takes: of the chosen order, and with nothing stored."""
+    rows = [row for row in rows if "chosen other ring" in row["variants"]]
+    kinds = sorted({(row["dtype"], row["combine"]) for row in rows}, key=lambda kind: kind[::-1])
+    out = _head("tokens", "stages", "n", *(f"{dtype}, {combine} rows" for dtype, combine in kinds), "nothing stored") if rows else []
+    for tokens, stages in sorted({(row["tokens_per_rank"], row["stages"]) for row in rows}):
+        mine = [row for row in rows if (row["tokens_per_rank"], row["stages"]) == (tokens, stages)]
+        over = [us["chosen other ring"] / us["chosen"] for us in map(arrived_us, mine)]
+        cells = [[o for row, o in zip(mine, over, strict=True) if (row["dtype"], row["combine"]) == kind] for kind in kinds]
+        cells.append([us["chosen alone other ring"] / us["chosen alone"] for us in map(arrived_us, mine)])
+        other = FEWEST_STAGES + MOST_STAGES - stages
+        out.append(f"| {tokens} | {other} over {stages} | {len(mine)} | " + " | ".join(f"{geometric_mean(c):.3f}" for c in cells) + " |")
     return out
 
 

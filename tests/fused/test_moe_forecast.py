@@ -15,17 +15,14 @@ from xstage_bench.errors import WaivedError
 from xstage_bench.fused.moe.build import STAMP, ring_stages
 from xstage_bench.fused.moe.forecast import (
     CALM,
-    OUT_OF_STEP_MOST,
     TileTimes,
     as_tasks,
     asked_of_link,
     busiest,
     calm,
     choose_order,
-    out_of_step,
     pick,
     predict_order,
-    sent_mb_per_sm,
     tile_times,
 )
 from xstage_bench.fused.moe.layer import Layer, rows_of, tiles_per_sm
@@ -102,24 +99,6 @@ def test_a_layer_takes_as_long_as_the_rank_with_most_rows() -> None:
     )
     assert busiest([ranks[0], ranks[-1]]) == 1
     assert choose_order(model, layer, [ranks[0], ranks[-1]], TIMES, "bf16", 132).predicted_ns[order.name] == many > 1.2 * few
-
-
-def test_products_take_longer_the_longer_a_layer_sends_and_only_then() -> None:
-    assert (
-        out_of_step(0.0, 5) == 0 < out_of_step(1.0, 4) < out_of_step(1.0, 5) < out_of_step(2.0, 5) < out_of_step(1e3, 5) == OUT_OF_STEP_MOST
-    )
-    layer = Layer(moe_shape("hy3"), 512, 8)
-    rows, model, order = rows_of(layer, 0), find_model(PROFILE), Order("interleaved", lead=2.0)
-
-    def total(combine: str, longer: float | None) -> float:
-        return predict_order(model, layer, rows, TIMES, combine, 132, order, longer=longer).total_ns
-
-    assert total("none", 0.0) == total("none", 0.1) == total("none", None)
-    away = int((rows.owner > 0).sum()) * layer.shape.hidden * 2
-    assert sent_mb_per_sm(layer, rows, 0, "bf16", 132) == pytest.approx(away / 132 / 1e6)
-    share = out_of_step(away / 132 / 1e6, 5)
-    assert total("bf16", 0.0) < total("bf16", None) == total("bf16", share) < total("bf16", 0.1)
-    assert total("bf16", 0.1) == pytest.approx(1.1 * total("bf16", 0.0), rel=0.01)  # products are nearly all of this layer
 
 
 @given(st.sampled_from([Order("serial"), Order(), Order("wave", 4), Order("interleaved"), Order("interleaved", lead=0.5)]))

@@ -80,9 +80,9 @@ def model() -> Model:
     return find_model(asset_dir("results") / "h200-x2" / "replay" / "model.json")
 
 
-def predict(model: Model, order: Order, combine: str, longer: float | None = None, **changes: Any) -> dict[str, Any]:
+def predict(model: Model, order: Order, combine: str, **changes: Any) -> dict[str, Any]:
     layer = Layer(moe_shape("keye-vl-2"), 512, 8, "fp8")
-    return predicted(model, layer, rows_of(layer, 0), replace(TIMES, **changes), combine, 132, order, longer)
+    return predicted(model, layer, rows_of(layer, 0), replace(TIMES, **changes), combine, 132, order)
 
 
 def test_the_predicted_stall_is_what_the_order_and_the_bytes_make_of_it(model: Model) -> None:
@@ -90,7 +90,7 @@ def test_the_predicted_stall_is_what_the_order_and_the_bytes_make_of_it(model: M
     assert wave["predicted_us"] > spread["predicted_us"] > 0
     assert predict(model, Order("wave"), "f32")["predicted_us"] > 2 * wave["predicted_us"]
     # Tiles so long that each one's stores have left before the next one's: what stays is a warpgroup's own epilogue, beside the products.
-    slow = predict(model, Order("wave"), "bf16", longer=0.0, linear1_ns=300_000.0, linear2_ns=150_000.0)
+    slow = predict(model, Order("wave"), "bf16", linear1_ns=300_000.0, linear2_ns=150_000.0)
     assert abs(slow["predicted_us"]) < 0.1
     assert slow["predicted_store_span_us"]["median"] == pytest.approx(TIMES.linear2_rest_ns / 1e3, rel=0.05)
 

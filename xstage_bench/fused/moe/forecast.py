@@ -40,11 +40,6 @@ UNEVEN = 1.5
 #: the activations that it wrote still in the cache: up to 3 % in three runs of the suite, which is not predicted.
 ONE_BLOCK = 1.5
 STORE_BYTES, STORING_WARPS = 512, 4
-#: By how much of their length products take longer for each MB that an SM sends to other ranks, by the stages of the ring, and at most:
-#: stores push SMs that share operands out of step, the more of them there are, and a shorter ring holds them together. Five stages: fitted
-#: to the stalls of one run of the suite and judged on another; four: to the balanced rows of a run, judged on its skewed ones
-#: (tools/moe_out_of_step.py, docs/moe.md). Beyond the most, nothing was measured.
-OUT_OF_STEP_PER_MB, OUT_OF_STEP_MOST = {4: 0.016, 5: 0.0335}, 0.15
 NS_OF_CYCLE_MHZ = 1e3
 
 
@@ -99,16 +94,6 @@ def remote_tile_bytes(rows: Rows, rank: int, combine: str) -> NDArray[np.int64]:
     """Bytes that one Linear-2 tile of each block sends to other ranks; shape (blocks,)."""
     owner = rows.owner.reshape(-1, TILE)
     return np.asarray(((owner != PADDING) & (owner != rank)).sum(axis=1) * TILE * COMBINE_BYTES[combine])
-
-
-def sent_mb_per_sm(layer: Layer, rows: Rows, rank: int, combine: str, ctas: int) -> float:
-    """Return how many MB of result rows an SM sends to other ranks, in the mean."""
-    return float(remote_tile_bytes(rows, rank, combine).sum()) * layer.shape.linear2_tiles / ctas / 1e6
-
-
-def out_of_step(sent_mb: float, stages: int, per_mb: Mapping[int, float] = OUT_OF_STEP_PER_MB) -> float:
-    """Return by how much of their length products take longer where an SM sends so many MB and has a ring of so many stages."""
-    return min(per_mb[stages] * sent_mb, OUT_OF_STEP_MOST)
 
 
 def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileTimes, combine: str, sm_clock_mhz: float) -> TaskSchedule:
@@ -272,24 +257,17 @@ def predict_order(
     ctas: int,
     order: Order,
     rank: int = 0,
-    longer: float | None = None,
     stages: int | None = None,
 ) -> TaskPrediction:
     """Predict one order of one rank, whose rows these are, without its twin that stores nothing.
 
-    `longer`: by how much of their length products take longer because rows are sent; default: as `out_of_step` says, with
-    ``combine='none'`` nothing. `stages`: of the ring; default: as `ring_stages` says.
+    `stages`: of the ring; default: as `ring_stages` says.
     """
     from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 
-    sent = sent_mb_per_sm(layer, rows, rank, combine, ctas)
     if stages is None:
         stages = ring_stages(tiles_per_sm(layer, rows, ctas))
-    if longer is None:
-        longer = out_of_step(sent, stages)
-    if sent:
-        times = replace(times, linear1_ns=(1 + longer) * times.linear1_ns, linear2_ns=(1 + longer) * times.linear2_ns)
     lists = task_lists(layer, rows, order, ctas)
     tasks = as_tasks(layer, rank, rows, lists, times, combine, model.sm_clock_mhz)
     costs = kernel_costs(find_costs(model.tasks, "mma") or reference_costs(), layer, tasks, times, model.sm_clock_mhz, stages)

@@ -120,7 +120,6 @@ def predicted(
     combine: str,
     ctas: int,
     order: Order,
-    longer: float | None = None,
     stages: int | None = None,
 ) -> dict[str, Any]:
     """Predict the stall of one order of rank 0; parameters as of `forecast.predict_order`.
@@ -132,7 +131,7 @@ def predicted(
     """
     idle, busy = [], []
     for one in (combine, "none"):
-        found = predict_order(model, layer, rows, times, one, ctas, order, longer=longer, stages=stages)
+        found = predict_order(model, layer, rows, times, one, ctas, order, stages=stages)
         second = found.schedule.phase == 1
         idle.append(_per_second(idle_before(found.start_ns, found.compute_end_ns, found.schedule.first), second))
         busy.append(_per_second(found.compute_end_ns - found.start_ns, second))

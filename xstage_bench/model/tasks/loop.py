@@ -21,7 +21,7 @@ def start_tasks(w: Work, s: State, queue: Any, p: int) -> None:
     while s.next[p] < w.first[p + 1]:
         t = s.next[p]
         at = s.ready[t]
-        if math.isnan(at) or (t > w.first[p] and math.isnan(s.computed[t - 1])):
+        if math.isnan(at) or (t > w.first[p] and math.isnan(s.computed[t - 1])) or math.isnan(s.supplied[p]):
             return
         if t > w.first[p]:
             at = max(at, s.computed[t - 1] + w.turn, s.supplied[p])
@@ -36,21 +36,33 @@ def start_tasks(w: Work, s: State, queue: Any, p: int) -> None:
 
 
 def compute_on(w: Work, s: State, queue: Any, t: int) -> None:
-    """Compute as far as operands have been asked for. Those behind are asked for now, and wait until what the SM has stored has drained."""
+    """Compute as far as operands have been asked for, and ask for those behind: of this task, or of the beginning of the next one."""
     now, p = s.link[NOW], w.owner[t]
+    s.asked[p] = now
+    if s.rest[t] <= w.ahead:
+        s.computed[t] = now + s.rest[t]
+        s.supplied[p] = math.nan
+        heappush(queue, (s.computed[t], STORE, t))
+    s.hungry[p] = t
+    if s.issuing[2 * p + 1 - t % 2] < 0:  # the other role's: its own task stores nothing yet
+        supply(w, s, queue, p)
+
+
+def supply(w: Work, s: State, queue: Any, p: int) -> None:
+    """The SM has taken all stores that lay before its operands, which come when most of those have drained."""
+    t = s.hungry[p]
+    s.hungry[p] = -1
     catch_up(w, s, p)
     # Where nothing is stored they come in time, or the compute time that was given has that in it already.
-    supplied = now + min(w.reach, w.ahead)
+    supplied = s.link[NOW] + min(w.reach, w.ahead)
     rate = s.rate[w.unit[p]]
     if s.out[p] > w.passed and rate > 0.0:
         supplied += (s.out[p] - w.passed) / rate
-    if s.rest[t] > w.ahead:
+    if math.isnan(s.computed[t]):
         s.rest[t] -= w.ahead
-        heappush(queue, (max(now + w.ahead, supplied), CHUNK, t))
+        heappush(queue, (max(s.asked[p] + w.ahead, supplied), CHUNK, t))
         return
-    s.computed[t] = now + s.rest[t]
-    s.supplied[p] = supplied - (w.ahead - s.rest[t])  # the operands asked for now are those of the next task's beginning
-    heappush(queue, (s.computed[t], STORE, t))
+    s.supplied[p] = supplied - (w.ahead - s.rest[t])
     start_tasks(w, s, queue, p)
 
 
@@ -142,6 +154,7 @@ def store(w: Work, s: State, queue: Any, t: int) -> bool:
         s.stored[t] = now + w.free[t]
         heappush(queue, (s.stored[t], STORED, t))
         return False
+    s.issuing[2 * p + t % 2] = t
     catch_up(w, s, p)
     before, rate = s.out[p], s.rate[u]
     known = 0.0
@@ -184,6 +197,10 @@ def stored(w: Work, s: State, queue: Any, t: int) -> None:
     """A task's stores have been issued: signal, at once or when what the fence waits for has drained."""
     now, p = s.link[NOW], w.owner[t]
     s.left[t] = s.link[OUTSTANDING] + s.link[LEVEL]
+    if s.issuing[2 * p + t % 2] == t:
+        s.issuing[2 * p + t % 2] = -1
+        if s.hungry[p] >= 0 and s.hungry[p] % 2 != t % 2:
+            supply(w, s, queue, p)
     catch_up(w, s, p)
     s.drained[t] = max(now, s.exit[p])
     if s.out[p] > 0.0:
@@ -286,6 +303,6 @@ def run(w: Work, s: State) -> None:
 
 #: What the compiled form compiles after what it takes from `drain`, callees first.
 COMPILED = (
-    *("start_tasks", "compute_on", "go_on", "happen", "end_task", "fetched", "look", "polled", "poll"),
+    *("start_tasks", "supply", "compute_on", "go_on", "happen", "end_task", "fetched", "look", "polled", "poll"),
     *("store", "stored", "reached", "run"),
 )

@@ -45,7 +45,7 @@ class Work(NamedTuple):
     elsewhere : int
         1 where another warp releases: the role goes on, and the event happens when what is then outstanding has drained at those rates.
     passed, reach : float
-        What of its SM's stores a read from memory does not wait for; what it takes when there are none.
+        What its SM has stored and a read of the copy engine does not wait for; what it takes when there is nothing before it.
     """
 
     first: Any
@@ -94,7 +94,12 @@ class State(NamedTuple):
     next : (K,)
         The task that begins next.
     supplied : (K,)
-        Before when the SM's next task cannot begin, for want of operands that were asked for during the one before.
+        Before when the SM's next task cannot begin, for want of operands that were asked for during the one before; NaN while that is not
+        known.
+    issuing : (2 K,)
+        The task whose stores to the destination the SM has not taken yet, or -1.
+    hungry, asked : (K,)
+        The task that has asked for operands which wait for those stores, or -1, and when a task has asked last.
     out, mark, target : (K,)
         Bytes outstanding, the course of the unit up to which that holds, and the course at which something happens to the SM.
     exit : (K,)
@@ -133,6 +138,9 @@ class State(NamedTuple):
     rest: Any
     next: Any
     supplied: Any
+    issuing: Any
+    hungry: Any
+    asked: Any
     out: Any
     mark: Any
     target: Any
