@@ -69,10 +69,11 @@ def test_tile_times_are_read_off_stamps_with_waits_and_first_tasks_left_out() ->
     assert tile_times(stamps, lists) == TileTimes(linear1_ns=1000, linear2_ns=400, linear1_rest_ns=20, linear2_rest_ns=30)
 
 
-def test_waves_stay_where_every_lead_is_predicted_to_be_slower() -> None:
-    assert pick({"wave-4": 100.0, "interleaved-1": 100.1}, ["wave-4"]) == "wave-4"
-    assert pick({"wave-4": 100.0, "interleaved-1": 100.0, "interleaved-2": 100.1}, ["wave-4"]) == "interleaved-1"
-    assert pick({"wave-2": 110.0, "wave-4": 100.0, "wave-8": 101.0, "interleaved-1": 100.5}, ["wave-2", "wave-4", "wave-8"]) == "wave-4"
+def test_waves_stay_where_every_lead_is_surely_predicted_to_be_slower() -> None:
+    assert pick({"wave-4": 100.0, "interleaved-1": 105.1}, ["wave-4"]) == "wave-4"
+    assert pick({"wave-4": 100.0, "interleaved-1": 104.9}, ["wave-4"]) == "interleaved-1"
+    assert pick({"wave-4": 100.0, "interleaved-1": 100.0, "interleaved-2": 103.1}, ["wave-4"]) == "interleaved-1"
+    assert pick({"wave-2": 110.0, "wave-4": 100.0, "wave-8": 101.0, "interleaved-1": 105.5}, ["wave-2", "wave-4", "wave-8"]) == "wave-4"
     assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.6}, ["wave-4"]) == "interleaved-2"
     assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.8}, ["wave-4"]) == "interleaved-1"
 
@@ -82,10 +83,12 @@ def test_waves_stay_where_every_lead_is_predicted_to_be_slower() -> None:
     st.floats(1, 1e6),
 )
 @settings(max_examples=200)
-def test_what_is_picked_is_never_predicted_to_be_slower(predicted: dict[str, float], usual: float) -> None:
+def test_what_is_picked_is_never_surely_predicted_to_be_slower(predicted: dict[str, float], usual: float) -> None:
     predicted = {"wave-4": usual, "wave-8": 1.1 * usual, **predicted}
-    assert predicted[pick(predicted, ["wave-4", "wave-8"])] <= usual
-    assert predicted[pick(predicted, ["wave-4", "wave-8"])] <= 1.0305 * min(predicted.values())
+    picked = predicted[pick(predicted, ["wave-4", "wave-8"])]
+    assert picked <= 1.05 * 1.0305 * usual
+    leads = [ns for name, ns in predicted.items() if name.startswith("interleaved")]
+    assert picked <= 1.0305 * min([*leads, 1e7])
 
 
 def test_a_layer_takes_as_long_as_the_rank_with_most_rows() -> None:

@@ -30,6 +30,9 @@ LEADS = (1.0, 2.0, 4.0, 8.0)
 PREFERRED = (2.0, 1.0, 4.0, 8.0)
 #: How near predictions must be to count as one: as far as the model is off in the median on this kernel.
 ALIKE = 0.03
+#: By how much leads must be predicted slower than waves to count as slower: in one case of ten they are predicted too slow, beside waves, by
+#: this much and more (docs/moe.md), since what is not predicted costs waves more.
+SURELY_SLOWER = 0.05
 #: Of R: what the Linear-2 tiles of a wave ask of the link, all SMs at once, up to which no burst meets a full stage and interleaving has
 #: nothing to gain, where all experts have as many rows; less where they have not, since waves then wait for the busiest ones, which leads
 #: do not. From three runs of the suite.
@@ -201,8 +204,8 @@ def choose_order(model: Model, layer: Layer, rows: Sequence[Rows], times: TileTi
     -----
     Waves, where their Linear-2 tiles ask so little of the link that interleaving has nothing to gain: see `calm`. Of those predicted within
     `ALIKE` of the fastest, the smallest where experts have one block (`ONE_BLOCK`), else the largest. Waves, too, where every lead is
-    predicted to be slower than the fastest of them, else a lead: what is not predicted costs waves more. Of leads that are predicted within
-    `ALIKE` of each other, the first of `PREFERRED`.
+    predicted to be slower than the fastest of them by more than `SURELY_SLOWER`, else a lead. Of leads that are predicted within `ALIKE` of
+    each other, the first of `PREFERRED`.
     """
     rank = busiest(rows)
     waves = wave_orders(layer, rows[0], ctas)  # all ranks execute the same order
@@ -236,9 +239,9 @@ def pick(predicted_ns: Mapping[str, float], waves: Sequence[str]) -> str:
     wave = min(waves, key=lambda name: predicted_ns[name])
     leads = {name: ns for name, ns in predicted_ns.items() if name not in waves}
     best = min(leads.values(), default=float("inf"))
-    if best > predicted_ns[wave]:
+    if best > (1 + SURELY_SLOWER) * predicted_ns[wave]:
         return wave
-    enough = min((1 + ALIKE) * best, predicted_ns[wave])
+    enough = (1 + ALIKE) * best
     preferred = (Order("interleaved", lead=lead).name for lead in PREFERRED)
     return next(name for name in preferred if leads.get(name, float("inf")) <= enough)
 
