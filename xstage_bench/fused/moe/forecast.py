@@ -30,8 +30,8 @@ LEADS = (1.0, 2.0, 4.0, 8.0)
 PREFERRED = (2.0, 1.0, 4.0, 8.0)
 #: How near predictions must be to count as one: as far as the model is off in the median on this kernel.
 ALIKE = 0.03
-#: By how much leads must be predicted slower than waves to count as slower: in one case of ten they are predicted too slow, beside waves, by
-#: this much and more (docs/moe.md), since what is not predicted costs waves more.
+#: By how much leads must be predicted slower than waves to count as slower. In one case of ten they are predicted too slow beside waves by
+#: this much and more (docs/moe.md): what is not predicted costs waves more.
 SURELY_SLOWER = 0.05
 #: Of R: what the Linear-2 tiles of a wave ask of the link, all SMs at once, up to which no burst meets a full stage and interleaving has
 #: nothing to gain, where all experts have as many rows; less where they have not, since waves then wait for the busiest ones, which leads
