@@ -46,7 +46,15 @@ def test_it_is_drawn_with_and_without_stamps_and_model(tmp_path: Path, stalls: b
     seen = {"captured": "2026-11-30T01:00:00+00:00", "nvml": {"driver": "580.1"}, "gpus": [{"name": "NVIDIA H200"}] * 2}
     document, forecast, picture = tmp_path / "moe.json", tmp_path / "forecast.json", tmp_path / "moe.png"
     document.write_text(json.dumps({"rows": rows, "environment": seen}))
-    forecast.write_text(json.dumps({"rows": [{"measured_us": 100.0, "predicted_us": 93.0, "predicted_given_alone_us": 98.0}]}))
+    told = {
+        "measured_us": 100.0,
+        "predicted_us": 93.0,
+        "predicted_given_alone_us": 98.0,
+        "stall_measured_us": 1.5,
+        "stall_predicted_us": 2.25,
+    }
+    kinds = [f"hy3|{dtype}|balanced|2048|{combine}" for dtype in ("bf16", "fp8") for combine in ("bf16", "f32")]
+    forecast.write_text(json.dumps({"rows": [{"key": key, **told} for key in kinds]}))
     command = [
         sys.executable,
         "-W",
