@@ -315,9 +315,8 @@ def test_loads_wait_behind_the_sms_own_stores(model: Model) -> None:
 
 def test_operands_wait_until_the_sm_has_taken_its_stores(model: Model) -> None:
     """One SM, 16 KB and then compute: what is asked for while they are issued comes 514 cycles after the last one."""
-    s = TaskSchedule(
-        1, np.zeros(2, np.int64), np.array([1000, 20_000]), np.array([16384, 0]), np.array([16384, 0]), np.full(2, NONE), np.full(2, NONE)
-    )
+    size, none = np.array([16384, 0]), np.full(2, NONE)
+    s = TaskSchedule(1, np.zeros(2, np.int64), np.array([1000, 20_000]), size, size, none, none)
 
     def longer(ahead: float) -> tuple[float, float]:
         t = predicted(model, s, costs(operands_ahead_cycles=ahead))
@@ -336,18 +335,16 @@ def test_operands_wait_until_the_sm_has_taken_its_stores(model: Model) -> None:
 
 def test_operands_that_come_late_delay_products_and_the_start_of_the_next_task(model: Model) -> None:
     k = 132
-    n = np.repeat(np.arange(k), 3)
+    n, none = np.repeat(np.arange(k), 3), np.full(3 * k, NONE)
+    order = np.argsort(n, kind="stable")
     for size, least in ((32_768, 1.1), (8_192, 1.0)):  # which the stage has no room for, and which it has
-        full = np.full(3 * k, size)
-        s = TaskSchedule(k, n, np.full(3 * k, 30_000), full, full, np.full(3 * k, NONE), np.full(3 * k, NONE))
+        s = TaskSchedule(k, n, np.full(3 * k, 30_000), np.full(3 * k, size), np.full(3 * k, size), none, none)
         kernel, replay = (predicted(model, s, costs(operands_ahead_cycles=ahead)) for ahead in (1000.0, 0.0))
         assert least * replay.total_ns <= kernel.total_ns < 1.5 * replay.total_ns
         assert kernel.without_stores_ns == pytest.approx(replay.without_stores_ns)
-        order = np.argsort(n, kind="stable")
         assert (np.diff(kernel.start_ns[order].reshape(k, 3), axis=1) >= 30_000 * NS - 1e-6).all()
     # A short task's operands are asked for whole in the task before: it begins when they have come, less what that one had asked for more.
-    full = np.full(3 * k, 65_536)
-    brief = TaskSchedule(k, n, np.full(3 * k, 900), full, full, np.full(3 * k, NONE), np.full(3 * k, NONE))
+    brief = TaskSchedule(k, n, np.full(3 * k, 900), np.full(3 * k, 65_536), np.full(3 * k, 65_536), none, none)
     late, plain = (predicted(model, brief, costs(operands_ahead_cycles=ahead)).start_ns[order].reshape(k, 3) for ahead in (1000.0, 0.0))
     later = (late[:, 2] - plain[:, 2]) / NS - (514 - (1000 - 900))
     assert later.min() > -1  # and until most of what the SM has stored has drained, at its share of the link
