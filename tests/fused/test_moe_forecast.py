@@ -212,7 +212,7 @@ def test_waves_stay_where_their_bursts_meet_no_full_stage() -> None:
     assert asked_of_link(model, ranks[0], 0, slow, "f32", 132) == 2 * asked_of_link(model, ranks[0], 0, slow, "bf16", 132) < CALM
     # One block an expert: the smallest of those alike; else the largest.
     assert choose_order(model, layer, ranks, slow, "bf16", 132).order == Order("wave", 8)
-    more = Layer(moe_shape("dsv4-flash"), 2048, 8)
+    more = Layer(moe_shape("keye-vl-2"), 512, 8)
     of_more = [rows_of(more, rank) for rank in range(2)]
     assert choose_order(model, more, of_more, slow, "bf16", 132).order == Order("wave", 16)
     assert asked_of_link(model, ranks[0], 0, TIMES, "bf16", 132) > CALM
