@@ -26,10 +26,10 @@ struct Burst {  // mirrored by BURST
   u32 stores, gap_cycles, start_ns, first_group;
 };
 struct Stamp {  // mirrored by STAMP: SM clock after the segment's epoch, %globaltimer after its deadline
-  u32 start, end, end_ns, reusable, completed, drained;
+  u32 start, issued, end, end_ns, reusable, completed, drained;
 };
-struct Mark {  // what a warp keeps of a burst until the item ends
-  u32 start, end, end_ns, drained;
+struct Mark {  // what a warp keeps of a burst until the item ends; `end`: the SM has taken all of its stores
+  u32 start, issued, end, end_ns, drained;
 };
 struct Verdict {  // mirrored by VERDICT
   u32 state, mismatches, offset, expected, found, elsewhere;
@@ -47,6 +47,7 @@ struct Shared {
   Mark stamps[MAX_BURSTS][MAX_WARPS];
   u64 epoch, start_ns;
   int producer, run;
+  u32 whole_warp;  // of taken_mask
 #ifdef XSTAGE_TIMELINE
   u32 timeline[MAX_WARPS][TIMELINE_STORES];
 #endif
@@ -105,6 +106,8 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
   Shared &s = *reinterpret_cast<Shared *>(memory);
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, smid = sm_id();
   u32 round = 0;
+  const u32 whole_warp = taken_mask(s.whole_warp);
+  const u32 nothing = ~*(volatile u32 *)&s.whole_warp;  // zero, which no compiler knows
 #if XSTAGE_IS_TENSOR
   const u64 map = tensor_map_ready(tensor_map);
 #endif
@@ -125,7 +128,8 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
 #else
     char *const window = destination + (u64)(storing ? s.producer : 0) * window_bytes + (u64)warp * groups * GROUP_BYTES + XSTAGE_OFFSET;
 #endif
-    const Pattern p = pattern_of(s.item.tag, s.producer, warp, lane);
+    Pattern p = pattern_of(s.item.tag, s.producer, warp, lane);
+    p = {p.x, in_register(p.y), in_register(p.z), in_register(p.w)};
 #if XSTAGE_IS_BULK
     const u32 shared = (u32)__cvta_generic_to_shared(memory);
     const u32 source_address = (shared + (u32)sizeof(Shared) + SOURCE_ALIGNMENT - 1) / SOURCE_ALIGNMENT * SOURCE_ALIGNMENT + warp * SOURCE_BYTES;
@@ -166,28 +170,32 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
             while (global_timer_ns() < zero + burst.start_ns) {
             }
           }
-          u64 start, end;
 #ifdef XSTAGE_TIMELINE
           u32 *timeline = s.timeline[warp];
 #else
           u32 *timeline = nullptr;
 #endif
 #if XSTAGE_IS_TENSOR
-          issue(map, (u32)((window - destination) / ARRAY_ROW_BYTES), window_bytes, warp, warps, burst.first_group, burst.stores, source_address,
-                lane, timeline, start, end);
+          const Issue done = issue(map, (u32)((window - destination) / ARRAY_ROW_BYTES), window_bytes, warp, warps, burst.first_group,
+                                   burst.stores, source_address, lane, timeline);
 #elif XSTAGE_IS_BULK
-          issue(window, window_bytes, warp, warps, burst.first_group, burst.stores, source_address, lane, timeline, start, end);
+          const Issue done = issue(window, window_bytes, warp, warps, burst.first_group, burst.stores, source_address, lane, timeline);
 #elif XSTAGE_SEGMENTS
-          issue(window, window_bytes, warp, warps, burst.first_group, burst.stores, p, lane, timeline, start, end);
+          const Issue done = issue(window, window_bytes, warp, warps, burst.first_group, burst.stores, p, lane, timeline);
 #else
-          issue(window, groups, burst.first_group, burst.stores, p, lane, timeline, start, end);
+          const Issue done = issue(window, groups, burst.first_group, burst.stores, p, lane, timeline);
 #endif
+          const u64 end = clock_when_taken(whole_warp);
+          u32 kept = still_there(still_there(still_there(still_there((u32)end, done.word), p.y), p.z), p.w);
+#pragma unroll
+          for (u32 i = 0; i < ADDRESSES; ++i) kept = still_there(still_there(kept, (u32)done.address[i]), (u32)(done.address[i] >> 32));
           const u64 end_ns = global_timer_ns();
           if (lane == 0) {
-            s.stamps[b][warp].start = since(start, epoch);
+            s.stamps[b][warp].start = since(done.start, epoch);
+            s.stamps[b][warp].issued = since(done.issued, epoch);
             s.stamps[b][warp].end = since(end, epoch);
             s.stamps[b][warp].end_ns = since(end_ns, zero);
-            s.stamps[b][warp].drained = 0;
+            s.stamps[b][warp].drained = kept & nothing;
           }
         }
         const u32 at = from + step - 1;
@@ -234,7 +242,7 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
     if (s.producer >= 0) {
       for (u32 b = threadIdx.x; b < count; b += blockDim.x) {
         const Mark own = s.stamps[b][0];
-        Stamp out = {own.start, own.end, own.end_ns, 0, 0, own.drained};
+        Stamp out = {own.start, own.issued, own.end, own.end_ns, 0, 0, own.drained};
 #pragma unroll 1
         for (u32 w = 0; w < warps; ++w) {
 #if XSTAGE_IS_BULK
@@ -244,6 +252,7 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
           }
 #endif
           out.start = min(out.start, s.stamps[b][w].start);
+          out.issued = max(out.issued, s.stamps[b][w].issued);
           out.end = max(out.end, s.stamps[b][w].end);
           out.end_ns = max(out.end_ns, s.stamps[b][w].end_ns);
           out.drained = max(out.drained, s.stamps[b][w].drained);

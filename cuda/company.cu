@@ -1,6 +1,6 @@
 // A scene: several schedules executed at the same time by several GPUs, and the company that they have to bear. One launch per GPU,
 // one CTA per SM; a table says what each warp of each SM does ("seat"), so an SM can carry several producers, or none.
-// The measured loop is that of burst.cu; a burst's stores come in whole groups here. docs/places.md, docs/company.md.
+// A burst ends when the SM has taken its stores (stamps.cuh); its stores come in whole groups here. docs/places.md, docs/company.md.
 #include "companions.cuh"
 #include "flavours.cuh"
 #include "pattern.cuh"
@@ -33,6 +33,7 @@ struct Shared {
   Slots slots[MAX_WARPS];
   u64 epoch, start_ns;
   u32 run;
+  u32 whole_warp;  // of taken_mask
 #if __CUDA_ARCH__ >= 900
   u64 barriers[BULK_DEPTH];
   __align__(128) char ring[BULK_DEPTH * BULK_BYTES];
@@ -70,7 +71,7 @@ static __device__ __forceinline__ u32 idle_until(u64 until, u32 lane) {
 #endif
 }
 
-static __device__ __forceinline__ void issue(char *window, u32 groups, Step step, Pattern p, u32 lane, u64 &start, u64 &end) {
+static __device__ __forceinline__ void issue(char *window, u32 groups, Step step, Pattern p, u32 lane, u32 whole_warp, u64 &start, u64 &end) {
   char *const last = window + (u64)groups * TURN_BYTES + lane * 16;
   char *const first = window + lane * 16;
   char *to = first + (u64)step.first_slot * TURN_BYTES;
@@ -84,10 +85,10 @@ static __device__ __forceinline__ void issue(char *window, u32 groups, Step step
     to += TURN_BYTES;
     if (to == last) to = first;
   }
-  end = sm_clock();
+  end = clock_when_taken(whole_warp);
 }
 
-static __device__ void push(Shared &s, const Stream &stream, Seat seat, u32 round, u32 lane) {
+static __device__ void push(Shared &s, const Stream &stream, Seat seat, u32 round, u32 lane, u32 whole_warp) {
   const u32 own = threadIdx.x / 32, groups = (u32)(stream.bytes / stream.warps / TURN_BYTES);
   char *const window = (char *)stream.address + (u64)seat.producer * stream.bytes + (u64)seat.warp * groups * TURN_BYTES;
   const Pattern p = pattern_of(stream.tag + round * 0x9E3779B1u, seat.producer, seat.warp, lane);
@@ -108,7 +109,7 @@ static __device__ void push(Shared &s, const Stream &stream, Seat seat, u32 roun
       while (global_timer_ns() < zero + step.start_ns) {
       }
     u64 start, end;
-    issue(window, groups, step, p, lane, start, end);
+    issue(window, groups, step, p, lane, whole_warp, start, end);
     const u64 end_ns = global_timer_ns();
     if (lane == 0) s.stamps[b][own] = {since(start, epoch), since(end, epoch), since(end_ns, zero), 0, work};
   }
@@ -155,6 +156,7 @@ xstage_scene(const Stream *streams, u32 stream_count, const Step *steps, u32 ste
   for (u32 i = threadIdx.x; i < step_count; i += blockDim.x) s.steps[i] = steps[i];
   const Seat seat = seats[sm_id() * MAX_WARPS + warp];
   const bool busy = seat.stream != 0xffff;
+  const u32 whole_warp = taken_mask(s.whole_warp);
   u64 letters = 0;
   for (u32 round = 0; round < rounds; ++round) {
     for (u32 i = lane; i < SLOTS; i += 32) s.slots[warp].count[i] = 0;
@@ -170,7 +172,7 @@ xstage_scene(const Stream *streams, u32 stream_count, const Step *steps, u32 ste
     if (busy) {
       const Stream &stream = s.streams[seat.stream];
       if (stream.kind == PUSH) {
-        push(s, stream, seat, round, lane);
+        push(s, stream, seat, round, lane, whole_warp);
       } else {
         const u64 zero = s.start_ns;
         while (global_timer_ns() < zero) {

@@ -26,8 +26,9 @@ static constexpr u32 DONE = 1, TIMED_OUT = 2;
 extern "C" __global__ void __launch_bounds__(512, 1)
 xstage_footprint(char *destination, Deal d, const short *producer_of, Result *results, Meeting *meeting, u32 lead_ns, u64 timeout_ns) {
   __shared__ u64 start_ns, epoch;
-  __shared__ u32 state;
+  __shared__ u32 state, whole;  // whole: of taken_mask
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const u32 whole_warp = taken_mask(whole);
   const int producer = producer_of[sm_id()];
   if (threadIdx.x == 0) {
     volatile Meeting *m = meeting;
@@ -65,17 +66,17 @@ xstage_footprint(char *destination, Deal d, const short *producer_of, Result *re
   while (global_timer_ns() < zero) {
   }
   const u64 begin_ns = global_timer_ns();
-  u32 whole = d.stores / GROUP, j = 0;
+  u32 groups = d.stores / GROUP, j = 0;
   const u64 start = sm_clock();
 #pragma unroll 1
-  for (; whole; --whole) {
+  for (; groups; --groups) {
 #pragma unroll
     for (u32 i = 0; i < GROUP; ++i, ++j) {
       const u64 slot = (u64)(((j >> d.run_log2) * step + origin) & d.chunk_mask) << d.run_log2 | (j & low);
       XSTAGE_FLAVOUR(base + slot * WARP_STORE_BYTES, p.x + j, p.y, p.z, p.w);
     }
   }
-  const u64 end = sm_clock();
+  const u64 end = clock_when_taken(whole_warp);
   const u64 end_ns = global_timer_ns();
   __threadfence_system();
   const u64 drained = sm_clock();

@@ -1,5 +1,9 @@
-// The measured loops. Their unrolling is part of the instrument (docs/method.md): groups of four warp-stores, then single ones. A layout of
-// segments computes each address, which costs a few instructions more; bulk copies are started one by one by lane 0.
+// The measured loops. Their unrolling is part of the instrument (docs/method.md): groups of four warp-stores, the last one may be
+// partly empty. A layout of segments computes each address, which costs a few instructions more; bulk copies are started one by one by lane 0.
+//
+// A warp goes on while its last stores still wait for the SM with their data in registers, and the next instruction that overwrites such a
+// register waits with them. So nothing is overwritten between the last store and the clock read that says "issued": what a store needs is
+// computed before it, and the registers it was made of are returned, to be used once more after the clock reads (`still_there`).
 #pragma once
 
 #include "pattern.cuh"
@@ -13,6 +17,13 @@
 #endif
 
 static constexpr u32 TIMELINE_STORES = 128;
+static constexpr u32 ADDRESSES = XSTAGE_SEGMENTS && !XSTAGE_IS_BULK ? GROUP : 1;
+
+struct Issue {
+  u64 start, issued;  // before the first store, and when the last one has left the warp
+  u32 word;           // what the last stores were made of
+  u64 address[ADDRESSES];
+};
 
 #if XSTAGE_IS_BULK
 // Every warp's part of the source buffer: one operation and the steps of its origin.
@@ -30,8 +41,8 @@ static __device__ void fill_source(char *source, u32 tag, u32 producer, u32 warp
 
 #if XSTAGE_IS_TENSOR
 // `row`: where the producer's window begins in the array of the map.
-static __device__ __forceinline__ void issue(u64 map, u32 row, u32 window_bytes, u32 warp, u32 warps, u32 first, u32 stores, u32 source, u32 lane,
-                                             u32 *timeline, u64 &start, u64 &end) {
+static __device__ __forceinline__ Issue issue(u64 map, u32 row, u32 window_bytes, u32 warp, u32 warps, u32 first, u32 stores, u32 source, u32 lane,
+                                              u32 *timeline) {
   const u32 turn = groups_per_warp(window_bytes, warps), before = warp * turn;
   u32 slot = first % turn;
   u32 from = source + first % BULK_SOURCES * STEP_BYTES;
@@ -39,7 +50,7 @@ static __device__ __forceinline__ void issue(u64 map, u32 row, u32 window_bytes,
 #ifdef XSTAGE_TIMELINE
   u32 at = 0;
 #endif
-  start = sm_clock();
+  const u64 start = sm_clock();
   if (lane == 0) {
 #pragma unroll 1
     for (; stores; --stores) {
@@ -52,11 +63,11 @@ static __device__ __forceinline__ void issue(u64 map, u32 row, u32 window_bytes,
       if (++slot == turn) slot = 0;
     }
   }
-  end = sm_clock();
+  return {start, sm_clock(), slot, {from}};
 }
 #else
-static __device__ __forceinline__ void issue(char *window, u32 window_bytes, u32 warp, u32 warps, u32 first, u32 stores, u32 source, u32 lane,
-                                             u32 *timeline, u64 &start, u64 &end) {
+static __device__ __forceinline__ Issue issue(char *window, u32 window_bytes, u32 warp, u32 warps, u32 first, u32 stores, u32 source, u32 lane,
+                                              u32 *timeline) {
   const u32 turn = groups_per_warp(window_bytes, warps);
   u32 slot = first % turn;
   u32 from = source + first % BULK_SOURCES * STEP_BYTES;
@@ -65,7 +76,7 @@ static __device__ __forceinline__ void issue(char *window, u32 window_bytes, u32
 #ifdef XSTAGE_TIMELINE
   u32 at = 0;
 #endif
-  start = sm_clock();
+  const u64 start = sm_clock();
   if (lane == 0) {
 #pragma unroll 1
     for (; stores; --stores) {
@@ -85,69 +96,60 @@ static __device__ __forceinline__ void issue(char *window, u32 window_bytes, u32
       }
     }
   }
-  end = sm_clock();
+  return {start, sm_clock(), slot ^ from, {(u64)to}};
 }
 #endif
 #elif XSTAGE_SEGMENTS
-static __device__ __forceinline__ void issue(char *window, u32 window_bytes, u32 warp, u32 warps, u32 first_group, u32 stores, Pattern p, u32 lane,
-                                             u32 *timeline, u64 &start, u64 &end) {
-  u32 slot = first_group * GROUP;
-  u32 x = p.x + (XSTAGE_REDUCES ? 0 : slot);
-  u32 whole = stores / GROUP, rest = stores % GROUP;
+static __device__ __forceinline__ Issue issue(char *window, u32 window_bytes, u32 warp, u32 warps, u32 first_group, u32 stores, Pattern p, u32 lane,
+                                              u32 *timeline) {
+  u32 slot = first_group * GROUP - GROUP;
+  u32 x = p.x + (XSTAGE_REDUCES ? 0 : first_group - 1);
+  char *to[GROUP] = {};
 #ifdef XSTAGE_TIMELINE
   u32 at = 0;
 #endif
-  start = sm_clock();
+  const u64 start = sm_clock();
 #pragma unroll 1
-  for (; whole; --whole) {
-#pragma unroll
-    for (u32 i = 0; i < GROUP; ++i) {
-      XSTAGE_FLAVOUR(window + place(window_bytes, warp, warps, slot + i, lane), x + (XSTAGE_REDUCES ? 0 : i), p.y, p.z, p.w);
-      XSTAGE_MARK()
-    }
-    x += XSTAGE_REDUCES ? 0 : GROUP;
-    slot += GROUP;
-  }
-#pragma unroll 1
-  for (; rest; --rest) {
-    XSTAGE_FLAVOUR(window + place(window_bytes, warp, warps, slot, lane), x, p.y, p.z, p.w);
-    XSTAGE_MARK()
+  for (int left = stores; left > 0; left -= GROUP) {
     x += XSTAGE_REDUCES ? 0 : 1;
-    ++slot;
+    slot += GROUP;
+#pragma unroll
+    for (int i = 0; i < GROUP; ++i) {
+      to[i] = window + place(window_bytes, warp, warps, slot + i, lane);
+      if (i < left) {
+        XSTAGE_FLAVOUR(to[i], x, p.y, p.z, p.w);
+        XSTAGE_MARK()
+      }
+    }
   }
-  end = sm_clock();
+  Issue done = {start, sm_clock(), x};
+#pragma unroll
+  for (u32 i = 0; i < GROUP; ++i) done.address[i] = (u64)to[i];
+  return done;
 }
 #else
-static __device__ __forceinline__ void issue(char *window, u32 groups, u32 first_group, u32 stores, Pattern p, u32 lane, u32 *timeline, u64 &start,
-                                             u64 &end) {
+static __device__ __forceinline__ Issue issue(char *window, u32 groups, u32 first_group, u32 stores, Pattern p, u32 lane, u32 *timeline) {
   char *const last = window + (u64)groups * GROUP_BYTES + lane * PIECE_BYTES;
   char *const first = window + lane * PIECE_BYTES;
-  char *to = first + (u64)(first_group % groups) * GROUP_BYTES;
+  char *to = first + (u64)(first_group % groups) * GROUP_BYTES - GROUP_BYTES;
   const bool active = XSTAGE_ACTIVE_LANES == 32 || lane < XSTAGE_ACTIVE_LANES;
-  u32 x = p.x + (XSTAGE_REDUCES ? 0 : first_group * GROUP);
-  u32 whole = stores / GROUP, rest = stores % GROUP;
+  u32 x = p.x + (XSTAGE_REDUCES ? 0 : first_group - 1);
 #ifdef XSTAGE_TIMELINE
   u32 at = 0;
 #endif
-  start = sm_clock();
+  const u64 start = sm_clock();
 #pragma unroll 1
-  for (; whole; --whole) {
-#pragma unroll
-    for (u32 i = 0; i < GROUP; ++i) {
-      if (active) XSTAGE_FLAVOUR(to + i * WARP_STORE_BYTES, x + (XSTAGE_REDUCES ? 0 : i), p.y, p.z, p.w);
-      XSTAGE_MARK()
-    }
-    x += XSTAGE_REDUCES ? 0 : GROUP;
+  for (int left = stores; left > 0; left -= GROUP) {
+    x += XSTAGE_REDUCES ? 0 : 1;
     to += GROUP_BYTES;
     if (to == last) to = first;
+#pragma unroll
+    for (int i = 0; i < GROUP; ++i)
+      if (i < left) {
+        if (active) XSTAGE_FLAVOUR(to + i * WARP_STORE_BYTES, x, p.y, p.z, p.w);
+        XSTAGE_MARK()
+      }
   }
-#pragma unroll 1
-  for (; rest; --rest) {
-    if (active) XSTAGE_FLAVOUR(to, x, p.y, p.z, p.w);
-    XSTAGE_MARK()
-    x += XSTAGE_REDUCES ? 0 : 1;
-    to += WARP_STORE_BYTES;
-  }
-  end = sm_clock();
+  return {start, sm_clock(), x, {(u64)to}};
 }
 #endif

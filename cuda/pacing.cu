@@ -29,6 +29,7 @@ struct Shared {
   Mark marks[MAX_STORING_WARPS];
   u64 start_ns;
   u32 action, run;
+  u32 whole_warp;  // of taken_mask
 };
 
 // All CTAs meet once; the last one names a start a little ahead. The stage is empty: nothing has been stored in this launch.
@@ -76,6 +77,7 @@ xstage_pacing(const Step *steps, u32 count, u32 rule, u32 depth, const short *pr
   const int producer = producer_of[sm_id()];
   const xstage::Stage stage = *fitted;
   for (u32 i = threadIdx.x; i < count; i += blockDim.x) s.steps[i] = steps[i];
+  const u32 whole_warp = taken_mask(s.whole_warp);
   if (!meet(s, control, lead_ns, timeout_ns) || producer < 0 || warp >= warps) return;
 
   const u32 groups = groups_per_warp(window_bytes, warps);
@@ -113,8 +115,7 @@ xstage_pacing(const Step *steps, u32 count, u32 rule, u32 depth, const short *pr
       work(sums, nullptr, s.steps[computed].work, sm_clock());
       ++computed;
     } else {
-      u64 start, end;
-      issue(window, groups, group, next.stores, p, lane, nullptr, start, end);
+      const u64 start = issue(window, groups, group, next.stores, p, lane, nullptr).start, end = clock_when_taken(whole_warp);
       if (lane == 0) s.marks[warp] = {(u32)(start - epoch), (u32)(end - epoch)};
       producer_barrier(warps * 32);
       if (threadIdx.x == 0) {

@@ -1,8 +1,9 @@
 // What is stored, so that it can be checked.
 //
-// Stores: word 0 counts the warp-stores of one launch item, so it differs for every burst and repetition; the other words name the item,
-// the producer, the warp and the lane (4-byte stores carry both in their one word). A store that was dropped, doubled or sent elsewhere
-// leaves bytes that cannot be mistaken for the right ones. Bulk copies: each reads its source buffer from another place than the one
+// Stores: word 0 counts the groups of warp-stores of one launch item, so it differs for every burst and repetition; the other words name the
+// item, the producer, the warp and the lane (4-byte stores carry both in their one word). A store that was dropped, doubled or sent elsewhere
+// leaves bytes that cannot be mistaken for the right ones, but for two stores of one group that change places. The stores of a group are of
+// the same four registers: of copies, the compiler would make one between two stores, and wait there (issue.cuh). Bulk copies: each reads its source buffer from another place than the one
 // before it. Reductions: small whole numbers into zeroed slots, so that a sum counts its hits exactly.
 #pragma once
 
@@ -17,7 +18,7 @@ struct Pattern {
 static constexpr u32 BULK_SOURCES = XSTAGE_KIND == XSTAGE_BULK || XSTAGE_IS_TENSOR ? 13 : 1;
 static constexpr u32 BULK_STEP_PIECES = 8;
 
-// Pattern of operation 0; warp-store j has x + j. For a bulk copy `lane` is the 16-byte word of the source buffer.
+// Pattern of group 0; group j has x + j. For a bulk copy `lane` is the 16-byte word of the source buffer.
 static __device__ __forceinline__ Pattern pattern_of(u32 tag, u32 producer, u32 warp, u32 lane) {
   Pattern p;
 #if XSTAGE_REDUCES
@@ -48,7 +49,7 @@ static __device__ __forceinline__ u32 expected_word(Pattern p, u32 k, u32 store,
   return __float_as_uint(__uint_as_float(p.x) * (float)hits);
 #endif
 #else
-  const u32 counted = XSTAGE_IS_BULK ? 0 : store;  // a bulk copy's words are those of its source
+  const u32 counted = XSTAGE_IS_BULK ? 0 : store / GROUP;  // a bulk copy's words are those of its source
   return k % 4 == 0 ? p.x + counted : k % 4 == 1 ? p.y : k % 4 == 2 ? p.z : p.w;
 #endif
 }

@@ -23,6 +23,34 @@ static __device__ __forceinline__ u32 sm_id() {
   return id;
 }
 
+// The value, in a register that the compiler cannot fill anew: it would do so between two stores, and wait for the first one there.
+static __device__ __forceinline__ u32 in_register(u32 value) { return __shfl_sync(0xffffffffu, value, threadIdx.x % 32); }
+
+// A word of shared memory for `clock_when_taken`, made by all threads at the start of a kernel; returns its address.
+static __device__ __forceinline__ u32 taken_mask(u32 &word) {
+  if (threadIdx.x == 0) *(volatile u32 *)&word = 0xffffffff;
+  __syncthreads();
+  return in_register((u32)__cvta_generic_to_shared(&word));
+}
+
+// The clock when the SM has taken every store that this warp has issued: a read of shared memory passes the memory pipeline behind them, and
+// the warp can only meet under the mask that it returns.
+static __device__ __forceinline__ u64 clock_when_taken(u32 address) {
+  u64 t;
+  asm volatile("{\n\t.reg .u32 mask;\n\tld.volatile.shared.u32 mask, [%1];\n\tbar.warp.sync mask;\n\tmov.u64 %0, %%clock64;\n\t}"
+               : "=l"(t)
+               : "r"(address)
+               : "memory");
+  return t;
+}
+
+// Mixes a value into `seed` where it stands, however little the mixture means: until here the value keeps its register.
+static __device__ __forceinline__ u32 still_there(u32 seed, u32 value) {
+  u32 mixed;
+  asm volatile("xor.b32 %0, %1, %2;" : "=r"(mixed) : "r"(seed), "r"(value));
+  return mixed;
+}
+
 // A barrier of the storing warps only. bar.sync orders within the CTA and does not wait for global stores to drain;
 // __threadfence here would empty the very stage that is being measured.
 static __device__ __forceinline__ void producer_barrier(u32 threads) {

@@ -44,6 +44,7 @@ struct Shared {
   List list;
   u64 epoch, start_ns;
   u32 run, done_ns, visible_ns;
+  u32 whole_warp;  // of taken_mask
 };
 #ifdef XSTAGE_SHARED_BYTES
 static_assert(sizeof(Shared) <= XSTAGE_SHARED_BYTES, "the host asks for less shared memory than this needs");
@@ -108,15 +109,16 @@ struct Windows {
   u32 groups, slot, group;
 };
 
-static __device__ __forceinline__ u64 issue(Windows &w, u32 stores, Mix mix, Pattern p) {
-  u32 x = p.x + w.group * GROUP, slot = w.slot;
+// Returns the clock when the SM has taken them all; `whole_warp` as for clock_when_taken.
+static __device__ __forceinline__ u64 issue(Windows &w, u32 stores, Mix mix, Pattern p, u32 whole_warp) {
+  u32 x = p.x + w.group, slot = w.slot;
   char *remote = w.remote + (u64)slot * GROUP_BYTES, *local = w.local + (u64)slot * GROUP_BYTES;
   const u64 length = (u64)w.groups * GROUP_BYTES;
 #pragma unroll 1
   for (u32 whole = stores / GROUP; whole; --whole) {
 #pragma unroll
-    for (u32 i = 0; i < GROUP; ++i) XSTAGE_FLAVOUR((remote_next(mix) ? remote : local) + i * WARP_STORE_BYTES, x + i, p.y, p.z, p.w);
-    x += GROUP;
+    for (u32 i = 0; i < GROUP; ++i) XSTAGE_FLAVOUR((remote_next(mix) ? remote : local) + i * WARP_STORE_BYTES, x, p.y, p.z, p.w);
+    x += 1;
     remote += GROUP_BYTES;
     local += GROUP_BYTES;
     if (++slot == w.groups) slot = 0, remote -= length, local -= length;
@@ -125,11 +127,10 @@ static __device__ __forceinline__ u64 issue(Windows &w, u32 stores, Mix mix, Pat
 #pragma unroll 1
   for (u32 i = 0; i < rest; ++i) {
     XSTAGE_FLAVOUR((remote_next(mix) ? remote : local), x, p.y, p.z, p.w);
-    x += 1;
     remote += WARP_STORE_BYTES;
     local += WARP_STORE_BYTES;
   }
-  const u64 end = sm_clock();
+  const u64 end = clock_when_taken(whole_warp);
   if (rest && ++slot == w.groups) slot = 0;
   w.slot = slot;
   w.group += (stores + GROUP - 1) / GROUP;

@@ -6,7 +6,7 @@
 
 // One warp's part of its role's tasks. Everything that a task needs is in registers, and its event has happened, before its turn.
 static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lane, Windows &windows, Pattern p, Sums &sums, u32 *events, u64 give_up,
-                               Repetition *out) {
+                               Repetition *out, u32 whole_warp) {
   const u32 count = s.list.count, threads = warps * 32, inverse = 65536 / warps + 1;
   const u64 epoch = s.epoch;
   const bool leader = warp == 0;
@@ -25,7 +25,7 @@ static __device__ void execute(Shared &s, u32 role, u32 warp, u32 warps, u32 lan
     const u64 computed = sm_clock();
     if (ROLES == 2 && t + 1 < count) pass_turn(role, threads);
     u64 end = 0;
-    if (task.stores) end = issue(windows, task.stores, mix, p);
+    if (task.stores) end = issue(windows, task.stores, mix, p, whole_warp);
     if (task.signals != NONE) {
       join(role, threads);  // what the role's other warps have stored goes before the release
       if (leader && lane == 0) {
@@ -95,6 +95,7 @@ xstage_tasks(const Task *tasks, const List *lists, TaskStamp *stamps, Seal *seal
     s.tasks[i] = tasks[s.list.first + i];
     s.stamps[i] = {0, 0, 0, 0};
   }
+  const u32 whole_warp = taken_mask(s.whole_warp);
   fill_operands((char *)&s.operands);
   Sums sums;
   clear(sums);
@@ -116,7 +117,7 @@ xstage_tasks(const Task *tasks, const List *lists, TaskStamp *stamps, Seal *seal
     while (global_timer_ns() < zero) {
     }
     if (ROLES == 2 && role == 1) pass_turn(1, warps * 32);  // the first turn is the first role's
-    execute(s, role, warp, warps, lane, windows, p, sums, events, give_up, out);
+    execute(s, role, warp, warps, lane, windows, p, sums, events, give_up, out, whole_warp);
     if (lane == 0) atomicMax(&s.done_ns, since(global_timer_ns(), zero));
     __threadfence_system();
     if (lane == 0) atomicMax(&s.visible_ns, since(global_timer_ns(), zero));

@@ -31,7 +31,7 @@ extern "C" __global__ void xstage_check(const uint4 *memory, u64 count, u32 wind
     uint4 want = make_uint4(word, word, word, word);
     if (producer < producers && warp < warps && store < stores) {
       const Pattern p = pattern_of(tag, producer, warp, lane);
-      want = make_uint4(p.x + store, p.y, p.z, p.w);
+      want = make_uint4(p.x + store / GROUP, p.y, p.z, p.w);
     }
     const uint4 have = memory[i];
     if (have.x != want.x || have.y != want.y || have.z != want.z || have.w != want.w) {

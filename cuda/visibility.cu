@@ -14,13 +14,14 @@ struct Producing {
   u64 start[MAX_WARPS], end[MAX_WARPS];
   u32 publish[MAX_WARPS], reusable[MAX_WARPS], completed[MAX_WARPS];
   u32 progress[PROGRESS];
+  u32 whole_warp;  // of taken_mask
 };
 
 #ifdef XSTAGE_WHOLE_BURST
 // A burst of any flavour and layout, by the loop of the instrument itself: nothing is stamped inside. Bulk copies: cycles after the end of
 // issue until the source may be written again, and until the copies are made as far as this thread can know.
-static __device__ __forceinline__ void whole_burst(const Plan &a, char *memory, u32 rep, u32 producer, u32 warp, u32 lane, u64 go, u64 &start, u64 &end,
-                                                   u32 &reusable, u32 &completed) {
+static __device__ __forceinline__ void whole_burst(const Plan &a, char *memory, u32 rep, u32 producer, u32 warp, u32 lane, u64 go,
+                                                   u32 whole_warp, u64 &start, u64 &end, u32 &reusable, u32 &completed) {
   char *const window = (char *)a.data + (u64)producer * a.window_bytes;
   const u32 groups = groups_per_warp(a.window_bytes, a.warps);
 #if XSTAGE_IS_BULK
@@ -37,14 +38,15 @@ static __device__ __forceinline__ void whole_burst(const Plan &a, char *memory, 
   while (global_timer_ns() < go) {
   }
 #if XSTAGE_IS_TENSOR
-  issue(map, producer * (a.window_bytes / ARRAY_ROW_BYTES), a.window_bytes, warp, a.warps, 0, a.stores, source, lane, nullptr, start, end);
+  start = issue(map, producer * (a.window_bytes / ARRAY_ROW_BYTES), a.window_bytes, warp, a.warps, 0, a.stores, source, lane, nullptr).start;
 #elif XSTAGE_IS_BULK
-  issue(window, a.window_bytes, warp, a.warps, 0, a.stores, source, lane, nullptr, start, end);
+  start = issue(window, a.window_bytes, warp, a.warps, 0, a.stores, source, lane, nullptr).start;
 #elif XSTAGE_SEGMENTS
-  issue(window, a.window_bytes, warp, a.warps, 0, a.stores, p, lane, nullptr, start, end);
+  start = issue(window, a.window_bytes, warp, a.warps, 0, a.stores, p, lane, nullptr).start;
 #else
-  issue(window + place(a.window_bytes, warp, a.warps, 0, 0), groups, 0, a.stores, p, lane, nullptr, start, end);
+  start = issue(window + place(a.window_bytes, warp, a.warps, 0, 0), groups, 0, a.stores, p, lane, nullptr).start;
 #endif
+  end = clock_when_taken(whole_warp);
 #if XSTAGE_IS_BULK
   if (lane == 0) {
     bulk_wait_read();
@@ -71,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __
     return;
   }
   const bool storing = warp < a.warps;
+  const u32 whole_warp = taken_mask(s.whole_warp);
 #ifndef XSTAGE_WHOLE_BURST
   char *const window = (char *)a.data + (storing ? piece_of(a, producer, warp, 0, lane) : 0);
 #endif
@@ -90,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __
       u32 reusable = 0, completed = 0;
 #ifdef XSTAGE_WHOLE_BURST
       u64 start, end;
-      whole_burst(a, memory, rep, producer, warp, lane, go, start, end, reusable, completed);
+      whole_burst(a, memory, rep, producer, warp, lane, go, whole_warp, start, end, reusable, completed);
 #else
       const Pattern p = pattern_of(tag_of(a, rep), producer, warp, lane);
       u32 *const progress = s.progress + warp * groups, *const last = s.progress + PROGRESS;
@@ -102,12 +105,12 @@ extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __
 #pragma unroll 1
       for (u32 g = 0; g < groups; ++g) {
 #pragma unroll
-        for (u32 i = 0; i < GROUP; ++i) st_v4(to + i * WARP_STORE_BYTES, x + i, p.y, p.z, p.w);
+        for (u32 i = 0; i < GROUP; ++i) st_v4(to + i * WARP_STORE_BYTES, x, p.y, p.z, p.w);
         if (lane == 0 && progress + g < last) *(progress + g) = (u32)(sm_clock() - start);
-        x += GROUP;
+        ++x;
         to += GROUP_BYTES;
       }
-      const u64 end = sm_clock();
+      const u64 end = clock_when_taken(whole_warp);
 #endif
       if (lane == 0) {
         s.start[warp] = start;

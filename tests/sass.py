@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 
-def disassemble(cubin: bytes) -> str:
+def disassemble(cubin: bytes, *options: str) -> str:
     """Return what nvdisasm prints, all kernels and their comments."""
     bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
     tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
@@ -18,7 +19,7 @@ def disassemble(cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run([tool, "-c", file.name], check=True, capture_output=True, text=True).stdout
+        return subprocess.run([tool, "-c", *options, file.name], check=True, capture_output=True, text=True).stdout
 
 
 def lines_of(text: str) -> list[str]:
@@ -33,3 +34,80 @@ def kernels(cubin: bytes) -> dict[str, list[str]]:
         name: [line for line in lines_of(body) if (line and not line.startswith((".", "//"))) or line.startswith(".L")]
         for name, body in zip(parts[1::2], parts[2::2], strict=True)
     }
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: its text, the labels before it, and the scoreboards it waits for, frees when its registers are read, and when it is done."""
+
+    text: str
+    labels: tuple[str, ...]
+    waits: frozenset[int]
+    read: int | None
+    written: int | None
+
+    @property
+    def plain(self) -> str:
+        """Return the text without its predicate."""
+        return re.sub(r"^@!?U?P\w+\s+", "", self.text)
+
+
+def instructions(cubin: bytes, kernel: str) -> list[Instruction]:
+    """Return a kernel's instructions with what their control bits say (105 to 125 of the 128 of sm_70 and later)."""
+    text = disassemble(cubin, "-hex")
+    body = re.split(r"^\.text\.(\w+):$", text, flags=re.MULTILINE)
+    lines = dict(zip(body[1::2], body[2::2], strict=True))[kernel].splitlines()
+    found: list[Instruction] = []
+    labels: list[str] = []
+    current = ""
+    for line in lines:
+        if m := re.match(r"(\.L\w+):", line):
+            labels.append(m.group(1))
+        elif m := re.match(r"\s+/\*[0-9a-f]+\*/\s+(.*?)\s*;\s+/\* 0x[0-9a-f]{16} \*/", line):
+            current = m.group(1)
+        elif current and (m := re.match(r"\s+/\* 0x([0-9a-f]{16}) \*/", line)):
+            high = int(m.group(1), 16)
+            written, read, waits = high >> 46 & 7, high >> 49 & 7, high >> 52 & 63
+            boards = frozenset(i for i in range(6) if waits >> i & 1)
+            found.append(Instruction(current, tuple(labels), boards, None if read == 7 else read, None if written == 7 else written))
+            labels, current = [], ""
+    return found
+
+
+def successors(code: list[Instruction]) -> list[list[int]]:
+    """Return for each instruction which may come next. BSYNC falls through: its target is the label right behind it or another BSYNC."""
+    place = {label: i for i, x in enumerate(code) for label in x.labels}
+    out = []
+    for i, x in enumerate(code):
+        words = x.plain.split()
+        target = re.search(r"`\((\S+)\)", x.plain)
+        sure = x.plain == x.text and not re.match(r"BRA(\.\w+)*\s+!?U?P\w", x.plain)
+        nexts = [place[target.group(1)]] if words[0].startswith("BRA") and target else []
+        if not (sure and words[0].split(".")[0] in ("BRA", "EXIT")) and i + 1 < len(code):
+            nexts.append(i + 1)
+        out.append(nexts)
+    return out
+
+
+def reached(follow: list[list[int]], begin: int, ends: set[int]) -> set[int]:
+    """Return what may come after `begin`, up to and with the first of `ends` on each way; `follow` as `successors` returns it."""
+    seen: set[int] = set()
+    todo = [begin]
+    while todo:
+        for n in follow[todo.pop()]:
+            if n not in seen:
+                seen.add(n)
+                if n not in ends:
+                    todo.append(n)
+    return seen
+
+
+def between(code: list[Instruction], begin: int, end: int, walls: set[int]) -> set[int]:
+    """Return what may be executed after `begin` on a way to `end` that passes none of `walls`, `end` included; empty when there is no way."""
+    follow = successors(code)
+    before: list[list[int]] = [[] for _ in code]
+    for i, nexts in enumerate(follow):
+        for n in nexts:
+            before[n].append(i)
+    ahead, back = reached(follow, begin, walls | {end}), reached(before, end, walls)
+    return (ahead & back - walls) | {end} if end in ahead else set()

@@ -92,16 +92,15 @@ int main() {
       u32 first = 0;
       for (u32 stores : bursts) {
         for (u32 lane = 0; lane < 32; ++lane) {
-          u64 start, end;
           const Pattern p = pattern_of(tag, producer, warp, lane);
 #if XSTAGE_IS_TENSOR
-          issue((u64)memory.data(), 0, window, warp, warps, first, stores, warp * SOURCE_BYTES, lane, nullptr, start, end);
+          issue((u64)memory.data(), 0, window, warp, warps, first, stores, warp * SOURCE_BYTES, lane, nullptr);
 #elif XSTAGE_IS_BULK
-          issue(memory.data(), window, warp, warps, first, stores, warp * SOURCE_BYTES, lane, nullptr, start, end);
+          issue(memory.data(), window, warp, warps, first, stores, warp * SOURCE_BYTES, lane, nullptr);
 #elif XSTAGE_SEGMENTS
-          issue(memory.data(), window, warp, warps, first, stores, p, lane, nullptr, start, end);
+          issue(memory.data(), window, warp, warps, first, stores, p, lane, nullptr);
 #else
-          issue(memory.data() + warp * groups * GROUP_BYTES + XSTAGE_OFFSET, groups, first, stores, p, lane, nullptr, start, end);
+          issue(memory.data() + warp * groups * GROUP_BYTES + XSTAGE_OFFSET, groups, first, stores, p, lane, nullptr);
 #endif
         }
         for (u32 i = 0; i < stores; ++i) {

@@ -16,6 +16,10 @@ Status = Literal["ok", "warmup", "throttled", "timeout", "corrupt"]
 STATUSES: tuple[str, ...] = get_args(Status)
 
 
+#: Stamps that not every device and flavour has.
+OPTIONAL: tuple[str, ...] = ("issued_cycles", "reusable_cycles", "completed_cycles")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """What one execution of a schedule cost, per burst and producer.
@@ -26,7 +30,8 @@ class Trace:
     smids : ndarray of int, shape (K,)
         The producers, in the order of the last axis of all arrays below.
     issue_cycles : ndarray of float, shape (N, K)
-        From the producer's first warp's start to its last warp's end, by the SM's own clock64.
+        From the producer's first warp's start until the SM has *taken* the last store of its last warp: its registers are free, and what
+        the warp does next can go on. By the SM's own clock64.
     gap_cycles : ndarray of float, shape (N, K)
         Measured from the end of the producer's previous burst to the start of this one; NaN for the first burst and for isolated bursts.
     start_ns, end_ns : ndarray of float, shape (N, K)
@@ -46,6 +51,9 @@ class Trace:
     recorded : dict of str to ndarray of shape (N,), optional
         Only of a replayed run: the summary as it was recorded, which `summary` then returns. The arrays above hold what the
         run kept per producer, and NaN where it kept nothing.
+    issued_cycles : ndarray of float, shape (N, K), optional
+        As `issue_cycles`, but until the last store instruction has left its warp; the SM may not have taken it yet. At most `issue_cycles`.
+        None where only one of the two was stamped.
     reusable_cycles, completed_cycles : ndarray of float, shape (N, K), optional
         Bulk copies only: from the end of issue until their source may be written again (wait_group.read), and until the issuing
         thread knows them done (wait_group). An ordinary store's source is a register, free when issue ends.
@@ -63,6 +71,7 @@ class Trace:
     detail: str = ""
     timeline_cycles: NDArray[np.float64] | None = None
     recorded: dict[str, NDArray[Any]] | None = None
+    issued_cycles: NDArray[np.float64] | None = None
     reusable_cycles: NDArray[np.float64] | None = None
     completed_cycles: NDArray[np.float64] | None = None
 
@@ -88,6 +97,7 @@ class Trace:
             "makespan_ns": self.end_ns.max(axis=1) - first,
             "drain_mean_cycles": self.drain_cycles.mean(axis=1),
             "drain_max_cycles": self.drain_cycles.max(axis=1),
+            "issued_mean_cycles": self._mean(self.issued_cycles),
             "reusable_mean_cycles": self._mean(self.reusable_cycles),
             "completed_mean_cycles": self._mean(self.completed_cycles),
         }

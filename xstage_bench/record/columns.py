@@ -35,10 +35,11 @@ MEASURED: tuple[str, ...] = (
     "makespan_ns",
     "drain_mean_cycles",
     "drain_max_cycles",
+    "issued_mean_cycles",
     "reusable_mean_cycles",
     "completed_mean_cycles",
 )
-_LATER = ("reusable_mean_cycles", "completed_mean_cycles")
+_LATER = ("issued_mean_cycles", "reusable_mean_cycles", "completed_mean_cycles")
 
 SAMPLES: tuple[Column, ...] = (
     Column("schedule", "string"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from xstage_bench.device import Execution
 from xstage_bench.record.columns import MEASURED, PER_PRODUCER, recorded_precision
 from xstage_bench.schedule import Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.trace import OPTIONAL, Trace
 
 Columns = dict[str, NDArray[Any]]
 
@@ -37,13 +37,13 @@ def summaries(traces: Sequence[Trace]) -> list[dict[str, NDArray[Any]]]:
         The columns `MEASURED`, each of shape (N,).
     """
     found: list[dict[str, NDArray[Any]]] = [{} for _ in traces]
-    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)  # by shape, and by which optional stamps there are
     for i, trace in enumerate(traces):
         if trace.recorded is not None:
             found[i] = trace.summary()
         else:
-            groups[*trace.issue_cycles.shape, trace.reusable_cycles is None].append(i)
-    for (bursts, producers, _), members in groups.items():
+            groups[*trace.issue_cycles.shape, *(getattr(trace, name) is None for name in OPTIONAL)].append(i)
+    for (bursts, producers, *_), members in groups.items():
         stacked = _stack([traces[i] for i in members], bursts, producers).summary()
         for j, i in enumerate(members):
             found[i] = {name: values[j * bursts : (j + 1) * bursts] for name, values in stacked.items()}
@@ -58,8 +58,6 @@ def _stack(traces: Sequence[Trace], bursts: int, producers: int) -> Trace:
             out[j * bursts : (j + 1) * bursts] = getattr(trace, name)
         return out
 
-    bulk = traces[0].reusable_cycles is not None
-
     return Trace(
         schedule=traces[0].schedule,
         smids=traces[0].smids,
@@ -69,8 +67,7 @@ def _stack(traces: Sequence[Trace], bursts: int, producers: int) -> Trace:
         end_ns=joined("end_ns"),
         drain_cycles=joined("drain_cycles"),
         sm_clock_mhz=0.0,
-        reusable_cycles=joined("reusable_cycles") if bulk else None,
-        completed_cycles=joined("completed_cycles") if bulk else None,
+        **{name: joined(name) for name in OPTIONAL if getattr(traces[0], name) is not None},
     )
 
 

@@ -55,7 +55,7 @@ def expected(window_bytes: int, producer: int, warps: int, stores: int, tag: int
     per_warp = window_bytes // warps // (TURN * STORE_WORDS * 4) * TURN * STORE_WORDS
     for warp in range(warps):
         block = np.zeros((stores, LANES, LANE_WORDS), dtype=np.uint64)
-        block[..., 0] = tag + np.arange(stores)[:, None]
+        block[..., 0] = tag + np.arange(stores)[:, None] // TURN
         block[..., 1] = tag ^ (producer << 16 | warp << 8 | lane)
         block[..., 2] = producer * 0x9E3779B9 + lane
         block[..., 3] = tag ^ 0xFFFFFFFF

@@ -22,7 +22,7 @@ from xstage_bench.trace import Status, Trace
 
 ITEM = np.dtype([(n, "<u4") for n in ("first_burst", "bursts", "warps", "start_rule", "producers", "set", "tag", "result")])
 BURST = np.dtype([(n, "<u4") for n in ("stores", "gap_cycles", "start_ns", "first_group")])
-STAMP = np.dtype([(n, "<u4") for n in ("start", "end", "end_ns", "reusable", "completed", "drained")])
+STAMP = np.dtype([(n, "<u4") for n in ("start", "issued", "end", "end_ns", "reusable", "completed", "drained")])
 VERDICT = np.dtype(
     [(n, "<u4") for n in ("state", "mismatches", "offset", "expected", "found", "elsewhere")] + [("clock", "<u8"), ("timer_ns", "<u8")]
 )
@@ -251,7 +251,7 @@ def unpack(
         s, item = e.schedule, batch.items[i]
         n, k = int(item["bursts"]), int(item["producers"])
         at = slice(int(item["result"]), int(item["result"]) + n * k)
-        start, end, end_ns, reusable, completed, drained = (fields[f][at].reshape(n, k) for f in STAMP.names or ())
+        start, issued, end, end_ns, reusable, completed, drained = (fields[f][at].reshape(n, k) for f in STAMP.names or ())
         issue = end - start
         gap = np.full((n, k), np.nan)
         # Only the last burst of a segment is waited for; an isolated burst is a segment of its own.
@@ -282,6 +282,7 @@ def unpack(
             status,
             detail,
             lines,
+            issued_cycles=issued - start,
             reusable_cycles=_after(end, reusable, last) if bulk else None,
             completed_cycles=_after(end, completed, last) if bulk else None,
         )

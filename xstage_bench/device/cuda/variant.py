@@ -53,7 +53,7 @@ class Variant:
     def shared_bytes(self, warps: int = MAX_WARPS, *, timeline: bool = False) -> int:
         """Return the shared memory that a CTA of this variant needs when `warps` warps store."""
         bursts = MAX_BURSTS_BULK if self.flavour.bulk else MAX_BURSTS_ON_DEVICE
-        per_burst = 16 + MAX_WARPS * (24 if self.flavour.bulk else 16)
+        per_burst = 16 + MAX_WARPS * (28 if self.flavour.bulk else 20)
         source = warps * (self.flavour.bytes + _BULK_STEPS_BYTES) if self.flavour.bulk else 0
         if self.flavour.kind == "tensor":  # sources begin where a swizzle does
             source = (warps * -(-(self.flavour.bytes + _BULK_STEPS_BYTES) // _SWIZZLE_BYTES) + 1) * _SWIZZLE_BYTES

@@ -1,0 +1,85 @@
+"""What the two clock reads behind a burst wait for, read off the machine code: that is what the two stamps mean (docs/method.md).
+
+A store frees a scoreboard when the SM has read its registers, that is, has taken it; an instruction that waits for that scoreboard waits
+until then. `issued` must wait for none of its burst's last stores, `taken` for a read of shared memory that was started behind them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import pytest
+from sass import Instruction, between, instructions
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.device.cuda.compile import compile_source
+from xstage_bench.device.cuda.variant import Variant
+from xstage_bench.flavour import FLAVOURS
+from xstage_bench.layouts import LAYOUTS
+
+pytest.importorskip("cuda.bindings.nvrtc")
+CLOCK = "SR_CLOCKLO"
+NEAR = 24  # instructions, between the two clock reads of a burst
+
+
+def burst_code(variant: Variant, arch: str, spoil: tuple[str, str] = ("", "")) -> list[Instruction]:
+    """Return the burst kernel of a variant, with a replacement in one of its headers, which are inlined for that."""
+    words = {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0))}
+    headers = dict(variant.headers())
+    if spoil[0]:
+        found = [p for p in asset_dir("cuda").glob("*.cuh") if spoil[0] in p.read_text()]
+        assert len(found) == 1, f"{spoil[0]!r} stands in {len(found)} headers"
+        headers[found[0].name] = found[0].read_text().replace(*spoil)
+    return instructions(compile_source((asset_dir("cuda") / "burst.cu").read_text(), "burst.cu", arch, words, headers), "xstage_burst")
+
+
+def stamps_of(code: list[Instruction], store: str) -> tuple[list[int], int, int]:
+    """Return the burst's stores, and the clock reads `issued` and `taken` behind them."""
+    clocks = [i for i, x in enumerate(code) if CLOCK in x.text]
+    for start, issued, taken in zip(clocks, clocks[1:], clocks[2:], strict=False):
+        stores = [i for i in range(start, issued) if re.search(store, code[i].text)]
+        if stores and taken - issued < NEAR:
+            return stores, issued, taken
+    raise AssertionError("no burst with two clock reads behind it")
+
+
+def waits_of_issued(code: list[Instruction], store: str) -> list[str]:
+    """Return the instructions between a last store and the clock read `issued`, itself included, that wait until that store has been taken."""
+    stores, issued, _ = stamps_of(code, store)
+    ways = {s: between(code, s, issued, set(stores)) for s in stores}
+    return [f"{code[s].text} <- {code[i].text}" for s, way in ways.items() for i in sorted(way) if code[s].read in code[i].waits]
+
+
+def reads_behind(code: list[Instruction], store: str) -> bool:
+    """Whether an instruction before `taken` waits for a read of shared memory that begins after every store."""
+    stores, issued, taken = stamps_of(code, store)
+    loads = [i for i in range(max(stores), taken) if code[i].plain.startswith("LDS")]
+    return any(code[i].written in x.waits for i in loads for x in code[i + 1 : taken + 1] if x.plain == x.text)
+
+
+EVERY = [(n, "contiguous", a) for n, f in FLAVOURS.items() for a in f.architectures if f.alias_of is None]
+LAID_OUT = [(f, y, "sm_90") for f, y in itertools.product(("st.v4", "st.v2", "red.f32"), LAYOUTS) if LAYOUTS[y].takes(FLAVOURS[f]) and y != "contiguous"]
+
+
+@pytest.mark.parametrize(("flavour", "layout", "arch"), [*EVERY, *LAID_OUT])
+def test_each_stamp_waits_for_what_it_means(flavour: str, layout: str, arch: str) -> None:
+    known = FLAVOURS[flavour]
+    code = burst_code(Variant(known, layout), arch)
+    if not known.bulk:  # a bulk copy holds no register once it has been started
+        assert waits_of_issued(code, known.sass) == []
+    assert reads_behind(code, known.sass)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "still_issued", "still_taken"),
+    [
+        (("ld.volatile.shared.u32 mask, [%1];", "mov.u32 mask, 0xffffffff;"), True, False),
+        (("  return {start, sm_clock(), x, {(u64)to}};", "  x += 3;\n  asm volatile(\"\" : \"+r\"(x));\n  return {start, clock_after(x), x, {(u64)to}};"), False, True),
+    ],
+    ids=["nothing is read behind the stores", "a register of the last store is overwritten first"],
+)
+def test_a_stamp_that_means_something_else_is_found_out(spoil: tuple[str, str], still_issued: bool, still_taken: bool) -> None:
+    flavour = FLAVOURS["st.v4"]
+    code = burst_code(Variant(flavour), "sm_90", spoil)
+    assert (waits_of_issued(code, flavour.sass) == []) == still_issued
+    assert reads_behind(code, flavour.sass) == still_taken
