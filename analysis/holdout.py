@@ -75,7 +75,7 @@ def predicted_points(rows: pd.DataFrame, model: Model, form: Form) -> pd.DataFra
     schedules = schedules_of(rows)
     found = []
     for pair in pairs:
-        mine = {k: s for k, s in schedules.items() if f"{s.source}>{s.destination}" == pair.pair}
+        mine = {k: s for k, s in schedules.items() if f"{s.source}>{s.destination}" == pair.pair and s.warps_meet}
         try:
             tables = predict_all(model, list(mine.values()), form=form)
         except XStageError:  # nothing was identified for this pair and flavour, so there is nothing to compare with

@@ -13,7 +13,7 @@ from xstage_bench.model.document import CalibratedRange, DrainRate, Model, PairM
 from xstage_bench.model.entry import missing_entry
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.interpolate import law_at
-from xstage_bench.model.predict import predict
+from xstage_bench.model.predict import APART, EXTRAPOLATED, predict
 from xstage_bench.schedule import Burst, Schedule
 
 CLOCK, BASE, COST, RATE, PER_SM = 2000.0, 80.0, 20.0, 400.0, 20_000.0
@@ -176,3 +176,17 @@ def test_what_the_model_cannot_predict_is_refused():
         predict(MODEL, Schedule((Burst(512),), 8), sm_clock_mhz=float("nan"))
     with pytest.raises(DataError, match="nothing was identified"):
         predict(model_of(missing_entry(8, 1, "st.v4", "no valid samples")), Schedule((Burst(512),), 8))
+
+
+@pytest.mark.parametrize("start", ["free", "timed"])
+def test_bursts_after_the_first_of_warps_that_do_not_meet_are_flagged_and_nothing_else(start):
+    bursts = tuple(Burst(8192, 3000 * (i > 0), 4000 * i) for i in range(3))
+    meet = Schedule(bursts, 128, 4, start=start)
+    apart = dataclasses.replace(meet, warps_meet=False)
+    usual, flagged = predict(MODEL, meet), predict(MODEL, apart)
+    assert (usual.in_calibrated_range.tolist(), usual.notes) == ([True] * 3, ())
+    assert (flagged.in_calibrated_range.tolist(), flagged.notes) == ([True, False, False], (APART,))
+    np.testing.assert_array_equal(flagged.issue_cycles, usual.issue_cycles)
+    assert predict(MODEL, dataclasses.replace(apart, bursts=bursts[:1])).notes == ()
+    wide = predict(MODEL, dataclasses.replace(apart, warps=8))
+    assert (wide.in_calibrated_range.any(), wide.notes) == (np.False_, (EXTRAPOLATED, APART))

@@ -48,6 +48,15 @@ def test_keys_do_not_change_between_versions():
     assert Schedule((Burst(1024, 7, 5), Burst(2048, 9, 11)), (0, 2), 2, 1, 0, "free").key() == "9afdeca4a1ca31b2"
 
 
+@given(schedules())
+def test_warps_that_do_not_meet_are_another_schedule_but_not_an_isolated_one(s):
+    if s.start == "isolated":
+        with pytest.raises(UsageError, match="isolated bursts start with all warps together"):
+            replace(s, warps_meet=False)
+    else:
+        assert replace(s, warps_meet=False).key() != s.key()
+
+
 @given(schedules(), st.integers(1, 10**6))
 def test_key_ignores_what_is_not_measured(s, other):
     first = replace(s.bursts[0], gap_cycles=s.bursts[0].gap_cycles + other)

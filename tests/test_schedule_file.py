@@ -26,13 +26,15 @@ def schedules(draw):
     stores = draw(st.lists(st.integers(0, 1000), min_size=1, max_size=6))
     starts = sorted(draw(st.lists(st.integers(0, 10**9), min_size=len(stores), max_size=len(stores))))
     smids = st.lists(st.integers(0, 131), min_size=1, max_size=6, unique=True).map(lambda x: tuple(sorted(x)))
+    start = draw(st.sampled_from(START_RULES))
     return Schedule(
         tuple(Burst(512 * warps * n, draw(st.integers(0, 10**6)), s) for n, s in zip(stores, starts, strict=True)),
         draw(st.one_of(st.integers(1, 132), smids)),
         warps,
         draw(st.integers(0, 7)),
         draw(st.integers(0, 7)),
-        draw(st.sampled_from(START_RULES)),
+        start,
+        warps_meet=start == "isolated" or draw(st.booleans()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xstage_bench.errors import UsageError
-from xstage_bench.schedule import HOST, Schedule
+from xstage_bench.schedule import HOST, Schedule, require_meeting
 from xstage_bench.task_schedule import MAX_TASK_WARPS, NONE, TaskSchedule
 
 
@@ -15,9 +15,11 @@ def tasks_of_bursts(schedule: Schedule, name: str = "") -> TaskSchedule:
     Raises
     ------
     UsageError
-        A timed schedule, several isolated bursts, a layout, more than 8 warps or host memory: tasks have none of these.
+        A timed schedule, several isolated bursts, a layout, more than 8 warps, host memory or warps that do not meet: tasks have none
+        of these.
     """
     s = schedule
+    require_meeting(s)
     if s.start == "timed" or (s.start == "isolated" and len(s.bursts) > 1):
         raise UsageError(f"a schedule with start '{s.start}' has no gaps that work could fill", "use 'free' with gap_cycles")
     if s.layout != "contiguous":

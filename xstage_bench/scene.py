@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device import Node
 from xstage_bench.errors import UsageError
-from xstage_bench.schedule import MAX_WARPS, Schedule
+from xstage_bench.schedule import MAX_WARPS, Schedule, require_meeting
 from xstage_bench.trace import Trace
 
 CompanyKind = Literal["pull", "pull.bulk", "copy"]
@@ -90,6 +90,7 @@ class Scene:
         if not self.schedules and not self.company:
             raise UsageError("a scene needs a schedule or a companion", "see the patterns of xstage_bench.patterns")
         for s in self.schedules:
+            require_meeting(s)
             if s.start == "isolated" and len(s.bursts) > 1:
                 raise UsageError("an isolated schedule in a scene has one burst", "use start 'free', or one scene per burst")
         if not 64_000 <= self.company_ns <= 500_000_000:

@@ -81,6 +81,9 @@ class Schedule:
         A name of `layouts.LAYOUTS`.
     completion : str
         What is executed after the last burst of a segment, and by whom (`completion.completion_of`).
+    warps_meet : bool
+        Whether a producer's warps meet between two bursts, as those of the instrument do. False describes a kernel whose warps run free: it
+        can be predicted, flagged as outside what the models describe, and not executed (`require_meeting`).
 
     Raises
     ------
@@ -97,6 +100,7 @@ class Schedule:
     flavour: str = "st.v4"
     layout: str = "contiguous"
     completion: str = DEFAULT_COMPLETION
+    warps_meet: bool = True
 
     def __post_init__(self) -> None:
         _check_header(self)
@@ -141,6 +145,8 @@ class Schedule:
         head = f"{where}|{self.producer_set}|{self.producer_count}|{self.warps}"
         if self.completion != DEFAULT_COMPLETION:  # keys are older than completions
             head += f"|{self.completion}"
+        if not self.warps_meet:  # and than warps that do not meet
+            head += "|apart"
         return hashlib.blake2b(f"{head}|{bursts}".encode(), digest_size=8).hexdigest()
 
 
@@ -180,6 +186,21 @@ def resolve_smids(producers: int | tuple[int, ...], source: int, available: Sequ
     return asked
 
 
+def require_meeting(schedule: Schedule) -> None:
+    """Refuse to execute a schedule whose warps do not meet: what executes schedules lets them, and would measure another schedule.
+
+    Raises
+    ------
+    UsageError
+        `schedule.warps_meet` is false.
+    """
+    if not schedule.warps_meet:
+        raise UsageError(
+            "a schedule whose warps do not meet (warps_meet is false) cannot be executed: the warps of the instrument meet between bursts",
+            "xstage predict takes it; to execute it with warps that meet, set warps_meet to true",
+        )
+
+
 def _check_header(s: Schedule) -> None:
     if s.flavour not in FLAVOURS:
         raise UsageError(f"unknown flavour '{s.flavour}'", f"use one of: {', '.join(FLAVOURS)}")
@@ -197,6 +218,8 @@ def _check_header(s: Schedule) -> None:
         raise UsageError(f"warps is {s.warps}; layout '{s.layout}' takes a power of two", "use 1, 2, 4, 8 or 16 warps")
     if by == "warp" and s.warps == MAX_WARPS:
         raise UsageError(f"completion '{s.completion}' needs a warp that does not store", f"use at most {MAX_WARPS - 1} warps")
+    if s.start == "isolated" and not s.warps_meet:
+        raise UsageError("isolated bursts start with all warps together, so warps_meet cannot be false", "use start 'free' or 'timed'")
     if s.source < 0 or s.destination < HOST:
         hint = f"GPU indices start at 0; destination {HOST} is host memory"
         raise UsageError(f"source {s.source} and destination {s.destination} must not be negative", hint)

@@ -12,7 +12,7 @@ from xstage_bench.errors import DataError, XStageError
 from xstage_bench.schedule import Burst, Schedule, StartRule
 
 #: Columns of a whole schedule: the same in all its rows, or empty after its first.
-HEAD_COLUMNS = ("source", "destination", "producers", "warps", "flavour", "layout", "start", "completion")
+HEAD_COLUMNS = ("source", "destination", "producers", "warps", "flavour", "layout", "start", "completion", "warps_meet")
 BURST_COLUMNS = ("bytes", "gap_cycles", "start_ns")
 COLUMNS = ("schedule", *HEAD_COLUMNS, *BURST_COLUMNS)
 REQUIRED = ("producers", "bytes")
@@ -20,7 +20,7 @@ REQUIRED = ("producers", "bytes")
 _KNOWN_HEADS = 65536
 _DEFAULTS = {
     **{"source": "0", "destination": "1", "warps": "1", "flavour": "st.v4", "layout": "contiguous"},
-    **{"start": "isolated", "completion": DEFAULT_COMPLETION},
+    **{"start": "isolated", "completion": DEFAULT_COMPLETION, "warps_meet": "true"},
 }
 
 
@@ -140,12 +140,23 @@ def _schedule(group: _Group) -> Schedule:
 
 
 @lru_cache(maxsize=4096)
-def _head(cells: tuple[str, ...]) -> tuple[int | tuple[int, ...], int, int, int, StartRule, str, str, str]:
+def _head(cells: tuple[str, ...]) -> tuple[int | tuple[int, ...], int, int, int, StartRule, str, str, str, bool]:
     """Return the head cells as the fields of `Schedule` after its bursts, in their order."""
     cell = {name: text or _DEFAULTS.get(name, "") for name, text in zip(HEAD_COLUMNS, cells, strict=True)}
     warps, source, destination = (whole_cell(cell[name], name) for name in ("warps", "source", "destination"))
     how = (cast("StartRule", cell["start"]), cell["flavour"], cell["layout"], cell["completion"])
-    return producers_cell(cell["producers"]), warps, source, destination, *how
+    return producers_cell(cell["producers"]), warps, source, destination, *how, _truth(cell["warps_meet"])
+
+
+def truth_text(value: bool) -> str:
+    """Return a truth value as JSON and a cell write it."""
+    return "true" if value else "false"
+
+
+def _truth(cell: str) -> bool:
+    if cell.lower() not in ("true", "false"):  # spreadsheets write TRUE
+        raise DataError(f"column 'warps_meet' is {shown(cell)}, neither true nor false", "write true, false, or leave it empty")
+    return cell.lower() == "true"
 
 
 def _first_bad(build: Callable[[tuple[Burst, ...]], Schedule], bursts: list[Burst]) -> int:

@@ -18,7 +18,7 @@ from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.record.atomic import write_bytes
 from xstage_bench.record.json_file import check_version, encode_json, read_bytes
 from xstage_bench.schedule import Burst, Schedule, StartRule
-from xstage_bench.schedule_csv import COLUMNS, schedules_from_csv
+from xstage_bench.schedule_csv import COLUMNS, schedules_from_csv, truth_text
 
 T = TypeVar("T")
 SCHEMA_VERSION = 1
@@ -48,6 +48,7 @@ class ScheduleEntry(msgspec.Struct, forbid_unknown_fields=True):
     flavour: str = "st.v4"
     layout: str = "contiguous"
     completion: str = DEFAULT_COMPLETION
+    warps_meet: bool = True
     id: str | None = None
 
 
@@ -190,7 +191,8 @@ def _schedule(entry: ScheduleEntry, where: str) -> Schedule:
     bursts = tuple(Burst(b.bytes, b.gap_cycles, b.start_ns) for b in entry.bursts)
     try:
         where_to = (entry.source, entry.destination)
-        return Schedule(bursts, producers, entry.warps, *where_to, entry.start, entry.flavour, entry.layout, entry.completion)
+        how = (entry.flavour, entry.layout, entry.completion)
+        return Schedule(bursts, producers, entry.warps, *where_to, entry.start, *how, warps_meet=entry.warps_meet)
     except XStageError as error:
         name = f" ('{entry.id}')" if entry.id else ""
         raise DataError(f"{where}{name}: {error.message}".removeprefix(": "), error.hint) from error
@@ -208,6 +210,7 @@ def _to_json(schedules: Sequence[Schedule]) -> bytes:
             flavour=s.flavour,
             layout=s.layout,
             completion=s.completion,
+            warps_meet=s.warps_meet,
             id=s.key(),
         )
         for s in schedules
@@ -222,6 +225,7 @@ def _to_csv(schedules: Sequence[Schedule]) -> bytes:
     for number, s in enumerate(schedules):
         producers = written_producers(s.producers)
         # The number keeps two schedules apart that do the same and so have one key.
-        head = (f"{number}-{s.key()}", s.source, s.destination, producers, s.warps, s.flavour, s.layout, s.start, s.completion)
+        how = (s.flavour, s.layout, s.start, s.completion, truth_text(s.warps_meet))
+        head = (f"{number}-{s.key()}", s.source, s.destination, producers, s.warps, *how)
         writer.writerows((*head, b.bytes, b.gap_cycles, b.start_ns) for b in s.bursts)
     return text.getvalue().encode()

@@ -122,6 +122,8 @@ def _predict(
 
     schedules = load_schedules(file)
     bursts = predict_schedules(model, schedules, pair=pair, sm_clock_mhz=mhz)
+    for note in dict.fromkeys(note for p in bursts for note in p.notes):
+        out.note(note)
     both = list(zip(schedules, bursts, strict=True))
     if shown:
         document = {**head, "schedules": [_burst_document(s, p) for s, p in both]}
@@ -136,6 +138,7 @@ def _burst_document(schedule: Schedule, predicted: PredictedSchedule) -> dict[st
         "model": predicted.model,
         "sm_clock_mhz": predicted.sm_clock_mhz,
         "total_ns": predicted.total_ns,
+        "notes": list(predicted.notes),
         "bursts": predicted.rows(),
     }
 

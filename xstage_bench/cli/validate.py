@@ -35,6 +35,7 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
     path = loaded.folder / VALIDATION_NAME if path is None else path
     save(path, validation)
     document = {"validation": str(path), "simulated": loaded.manifest.simulated, "models": validation.models}
+    document["warps_apart"] = validation.warps_apart
     out.result(document, f"{path}\n{scores(validation)}")
     return 0
 
@@ -43,9 +44,10 @@ def scores(validation: Validation) -> str:
     """Return the scores as a table; errors in percent."""
     head = ["model", "pair", "schedules", "bursts", "median error %", "p95 error %", "stall accuracy %"]
     rows = []
-    for m in validation.models:
+    for m in (*validation.models, *validation.warps_apart):
         errors = (m.issue_time.median_error, m.issue_time.p95_error, m.regime_balanced_accuracy)
-        rows.append([m.model, m.pair, m.n_schedules, m.n_bursts, *map(_percent, errors)])
+        name = f"{m.model}, warps apart" if m in validation.warps_apart else m.model
+        rows.append([name, m.pair, m.n_schedules, m.n_bursts, *map(_percent, errors)])
     return table(head, rows)
 
 

@@ -256,11 +256,12 @@ class TimedStall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """`validation.json`."""
+    """`validation.json`. `warps_apart`: scores on schedules whose warps do not meet, which no model describes; not in `models`."""
 
     schema_version: int
     backend: str
     models: list[ModelScore]
+    warps_apart: list[ModelScore] = field(default_factory=list)
     isolated_law: list[IsolatedLaw] = field(default_factory=list)
     periodic_law: list[PeriodicLaw] = field(default_factory=list)
     timed_stall: list[TimedStall] = field(default_factory=list)

@@ -79,7 +79,7 @@ def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz
     UsageError
         A schedule asks for SMs that the measured map lacks.
     """
-    from xstage_bench.model.predict import STALLED, PredictedSchedule, total_ns
+    from xstage_bench.model.predict import STALLED, PredictedSchedule, judged_range, total_ns
 
     entry = entry_of(pair)
     if entry is None or entry.spread is None:
@@ -92,9 +92,10 @@ def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz
     for i, s in enumerate(schedules):
         at = slice(int(found.first[i]), int(found.first[i + 1]))
         size = np.array([b.bytes for b in s.bursts], dtype=np.float64)
-        inside: NDArray[np.bool_] = in_range(
+        seen: NDArray[np.bool_] = in_range(
             entry.spread, model, np.full(size.size, float(s.producer_count)), np.full(size.size, float(s.warps)), size
         )
+        inside, notes = judged_range(s, seen)
         issue, t0 = found.issue_cycles[at], found.t0_cycles[at]
         out.append(
             PredictedSchedule(
@@ -114,6 +115,7 @@ def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz
                 regime=tuple("stalled" if x else "free" for x in issue > STALLED * t0),
                 in_calibrated_range=inside,
                 total_ns=total_ns(s, found.start_ns[at], found.start_ns[at] + issue * 1e3 / found.sm_clock_mhz),
+                notes=notes,
             )
         )
     return out

@@ -18,6 +18,9 @@ FloatArray = NDArray[np.float64]
 Form = Literal["node", "burst_gap"]
 #: A burst is called stalled when it takes longer than this many times its T0.
 STALLED = 1.1
+#: Why a burst is not `in_calibrated_range`.
+EXTRAPOLATED = "producers, warps or bytes of a burst lie outside what the fit has seen: extrapolated"
+APART = "warps_meet is false, and the models assume that an SM's warps meet between bursts: those after the first are outside of them"
 _COLUMNS = (
     "t0_cycles",
     "issue_cycles",
@@ -65,7 +68,9 @@ class PredictedSchedule:
     regime : tuple of str
         ``free`` or ``stalled`` (more than 1.1 T0).
     in_calibrated_range : ndarray of bool
-        K, W and bytes lie within what the fit has seen.
+        K, W and bytes lie within what the fit has seen, and the burst does not follow another one of warps that do not meet.
+    notes : tuple of str
+        Which of these it is where one is false.
     """
 
     pair: str
@@ -84,6 +89,7 @@ class PredictedSchedule:
     regime: tuple[str, ...]
     in_calibrated_range: NDArray[np.bool_]
     total_ns: float
+    notes: tuple[str, ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict of plain numbers per burst, ready for JSON or a table."""
@@ -180,6 +186,7 @@ def _burst_gap(model: Model, found: PairModel, schedule: Schedule, sm_clock_mhz:
     known = found.calibrated_range
     sizes = np.array([b.bytes for b in schedule.bursts])
     inside = _within(schedule.producer_count, known.producers) and _within(schedule.warps, known.warps)
+    in_range, notes = judged_range(schedule, np.array([bool(inside and _within(int(b), known.bytes)) for b in sizes]))
     return PredictedSchedule(
         pair=found.pair,
         model="burst_gap",
@@ -195,9 +202,25 @@ def _burst_gap(model: Model, found: PairModel, schedule: Schedule, sm_clock_mhz:
         end_ns=end,
         visible_ns=end + left / law.mean_gb_per_s,
         regime=tuple("stalled" if s else "free" for s in issue > STALLED * t0_cycles),
-        in_calibrated_range=np.array([bool(inside and _within(int(b), known.bytes)) for b in sizes]),
+        in_calibrated_range=in_range,
         total_ns=total_ns(schedule, start, end),
+        notes=notes,
     )
+
+
+def judged_range(schedule: Schedule, seen: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
+    """Return which bursts lie within what a model was judged on, and a note for each reason why others do not.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    seen : ndarray of bool, shape (bursts,)
+        K, W and bytes lie within what the fit has seen.
+    """
+    follows = np.arange(seen.size) > 0
+    notes = [] if seen.all() else [EXTRAPOLATED]
+    notes += [] if schedule.warps_meet or not follows.any() else [APART]
+    return (seen if schedule.warps_meet else seen & ~follows), tuple(notes)
 
 
 def pair_model(model: Model, schedule: Schedule, pair: str | None = None) -> PairModel:

@@ -96,16 +96,27 @@ def validate(model: Model, samples: pd.DataFrame) -> Validation:
         if not measured:
             out.notes.append(f"{pair.pair}: no valid samples of held-out schedules")
             continue
-        forms: tuple[Form, ...] = ("node", "burst_gap") if pair.node_basis is not None else ("burst_gap",)
-        for form in forms:
-            found = predict_all(model, [m.schedule for m in measured], pair.pair, form=form)
-            scored = [_Predicted(p.issue_cycles, p.t0_cycles, p.total_ns, p.issue_low_cycles, p.issue_high_cycles) for p in found]
-            out.models.append(_score(form, pair, measured, scored))
-        for name in BASELINES:
-            out.models.append(_score(name, pair, measured, [_baseline(name, model, m.schedule, pair) for m in measured]))
+        out.models.extend(_scores(model, pair, [m for m in measured if m.schedule.warps_meet]))
+        apart = [m for m in measured if not m.schedule.warps_meet]
+        if apart:
+            out.warps_apart.extend(_scores(model, pair, apart))
+            out.notes.append(f"{pair.pair}: warps of {len(apart)} held-out schedules do not meet; these are in warps_apart only")
     if not len(heldout):
         out.notes.append("the run has no held-out schedule: measure the probe holdout")
     return out
+
+
+def _scores(model: Model, pair: PairModel, measured: list[_Measured]) -> list[ModelScore]:
+    """Score every form and baseline on these schedules; none of them gives no score."""
+    if not measured:
+        return []
+    forms: tuple[Form, ...] = ("node", "burst_gap") if pair.node_basis is not None else ("burst_gap",)
+    out = []
+    for form in forms:
+        found = predict_all(model, [m.schedule for m in measured], pair.pair, form=form)
+        scored = [_Predicted(p.issue_cycles, p.t0_cycles, p.total_ns, p.issue_low_cycles, p.issue_high_cycles) for p in found]
+        out.append(_score(form, pair, measured, scored))
+    return out + [_score(name, pair, measured, [_baseline(name, model, m.schedule, pair) for m in measured]) for name in BASELINES]
 
 
 def _measured(rows: pd.DataFrame) -> list[_Measured]:

@@ -23,7 +23,7 @@ BACKEND = "cuda"
 
 
 def read_traces(paths: Sequence[Path], source: int = 0, destination: int = 1, flavour: str = "st.v4") -> list[Trace]:
-    """Read dumps of the same kernel, one launch each, as executions of one schedule: that of the first.
+    """Read dumps of the same kernel, one launch each, as executions of one schedule: that of the first, whose warps meet if they do in all.
 
     Raises
     ------
@@ -42,8 +42,9 @@ def read_traces(paths: Sequence[Path], source: int = 0, destination: int = 1, fl
             trace.smids, first.smids
         ):
             raise DataError(f"{path} has other bursts or SMs than {paths[0]}", "import launches of one kind at a time")
-        traces.append(replace(trace, schedule=first.schedule))
-    return traces
+        traces.append(trace)
+    meet = all(t.schedule.warps_meet for t in traces)
+    return [replace(t, schedule=replace(traces[0].schedule, warps_meet=meet)) for t in traces]
 
 
 def record_traces(traces: Sequence[Trace], folder: Path, argv: Sequence[str], names: Sequence[str], gpu: str = "unknown") -> Run:

@@ -29,6 +29,7 @@ def trace_of(stamps: Stamps, source: int = 0, destination: int = 1, flavour: str
     Trace
         Of a schedule with the start rule ``free``: a burst's gap is the median over producers of what the kernel did between two bursts,
         less what the instrument adds to a gap that it is asked for (`IssueLaw.gap_overhead`), so that predictions add it again.
+        Its `warps_meet` is false where on any SM a warp began its next burst before all had ended the last one.
         Drain times are NaN: nothing waited for them.
 
     Raises
@@ -66,6 +67,7 @@ def trace_of(stamps: Stamps, source: int = 0, destination: int = 1, flavour: str
             destination,
             "free",
             flavour,
+            warps_meet=not bool((gap[1:] < 0).any()),
         )
     except UsageError as error:
         unit = FLAVOURS[flavour].warp_store_bytes if flavour in FLAVOURS else 0

@@ -21,6 +21,7 @@ def summary_of(traces: Sequence[Trace]) -> dict[str, Any]:
         "pair": f"{schedule.source}>{schedule.destination}",
         "producers": schedule.producer_count,
         "warps": schedule.warps,
+        "warps_meet": schedule.warps_meet,
         "launches": len(traces),
         "sm_clock_mhz": float(np.median([t.sm_clock_mhz for t in traces])),
         "bursts": [
@@ -38,6 +39,8 @@ def text_of(document: dict[str, Any]) -> str:
         lines.append(
             f"pair {d['pair']}, {d['producers']} producers x {d['warps']} warps, {d['launches']} launches, {d['sm_clock_mhz']:.0f} MHz"
         )
+        if not d["warps_meet"]:
+            lines.append("a warp begins its next burst before all have ended the last one: outside what the models describe (warps_meet)")
         for i, b in enumerate(d["bursts"][:_BURSTS_SHOWN]):
             gap = "" if b["gap_cycles"] is None else f", {b['gap_cycles']:.0f} cycles after the one before"
             lines.append(f"burst {i}: {b['bytes']} bytes per producer in {b['issue_mean_cycles']:.0f} cycles{gap}")

@@ -17,7 +17,7 @@ from xstage_bench.device import Execution
 from xstage_bench.device.cuda.variant import MAX_BURSTS_BULK, Variant, check_shared_memory, variant_of
 from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
-from xstage_bench.schedule import HOST, MAX_BURSTS_ON_DEVICE, START_RULES, Schedule
+from xstage_bench.schedule import HOST, MAX_BURSTS_ON_DEVICE, START_RULES, Schedule, require_meeting
 from xstage_bench.trace import Status, Trace
 
 ITEM = np.dtype([(n, "<u4") for n in ("first_burst", "bursts", "warps", "start_rule", "producers", "set", "tag", "result")])
@@ -82,8 +82,9 @@ def check(schedule: Schedule, available: Sequence[int]) -> None:
     Raises
     ------
     UsageError
-        Too many bursts, a gap or start time over 32 bits, or producers that the GPU lacks.
+        Too many bursts, a gap or start time over 32 bits, producers that the GPU lacks, or warps that do not meet.
     """
+    require_meeting(schedule)
     flavour = FLAVOURS[schedule.flavour]
     most = MAX_BURSTS_BULK if flavour.bulk else MAX_BURSTS_ON_DEVICE
     if len(schedule.bursts) > most:

@@ -20,7 +20,7 @@ from xstage_bench.device.sim.tasks import course_of as task_course
 from xstage_bench.device.sim.timeline import store_times
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.scene import Scene, SceneTrace, seats
-from xstage_bench.schedule import HOST, Schedule
+from xstage_bench.schedule import HOST, Schedule, require_meeting
 from xstage_bench.task_schedule import TaskSchedule, TaskTrace
 from xstage_bench.trace import Trace
 
@@ -111,7 +111,7 @@ class SimDevice:
         PairError
             An error in the middle of the run, or (`DeviceLostError`) an operation that never completes; Traces before it were yielded.
         UsageError
-            More producers than SMs, or a GPU that the node lacks.
+            More producers than SMs, a GPU that the node lacks, or warps that do not meet.
         """
         queue = iter(executions)
         while chunk := list(islice(queue, _CHUNK)):
@@ -204,6 +204,7 @@ class SimDevice:
         by_condition: dict[tuple[int, int, float], dict[str, Schedule]] = {}
         for s, clock in wanted:
             if (s.key(), clock) not in self._solved:
+                require_meeting(s)
                 by_condition.setdefault((s.source, s.destination, clock), {})[s.key()] = s
         for (source, destination, clock), distinct in by_condition.items():
             self._check_pair(source, destination)
