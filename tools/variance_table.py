@@ -27,7 +27,7 @@ from xstage_bench.record.reader import Run, load_run
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "h200-x2"
 SAME = RESULTS / "2026-11-29-same-node"
 OTHERS = ("fences", "flavours", "link-sleep", "placement", "profile")
-#: A quick run of the day after, on other GPUs.
+#: A quick run of two and a half hours later, past midnight, on other GPUs.
 NEXT_DAY = RESULTS / "next-day" / "2026-11-30-quick"
 
 
@@ -81,7 +81,7 @@ def main() -> int:
     models = [fitted(run) for run in runs]
     profile, later = find_model(RESULTS / "2026-11-29-profile"), load_run(NEXT_DAY)
     tomorrow = fitted(later)
-    print(f"  the day after, other GPUs: {sentinel(later).groupby('source')['issue_mean_cycles'].median().mean():.0f}")
+    print(f"  2.5 hours later, other GPUs: {sentinel(later).groupby('source')['issue_mean_cycles'].median().mean():.0f}")
     print("fitted parameters, pair 0>1 / 1>0")
     for p in PARAMETERS:
         line = []
@@ -93,7 +93,7 @@ def main() -> int:
             next_day = _of(p, tomorrow, pair) / values.mean() - 1
             line.append(
                 f"standard error within a run {np.sqrt(np.mean(errors**2)):.3%}, between {len(values)} runs {spread(values):.3%}, "
-                f"other GPUs and full sweep {other / values.mean() - 1:+.2%}, the day after {next_day:+.3%}"
+                f"other GPUs and full sweep {other / values.mean() - 1:+.2%}, 2.5 hours later {next_day:+.3%}"
             )
         print(f"  {p.name}: {' / '.join(line)}")
     verdicts = [compare(Side("a", a, None), Side("b", b, None)).verdict for a, b in itertools.combinations(models, 2)]

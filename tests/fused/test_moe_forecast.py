@@ -188,7 +188,24 @@ def test_the_summary_compares_with_the_best_wave_and_with_the_bound() -> None:
     assert second["bound_us"] == 60
     overall = out["overall"][0]
     assert overall["geomean_gain"] == pytest.approx((1.2 * 0.8) ** 0.5)
+    assert (overall["waves_kept"], overall["geomean_interleaving_gain_over_usual_wave"]) == (0, None)  # the usual wave is not known here
     assert overall["median_over_alone_where_compute_limits"] == pytest.approx(100 / 95)  # the second row is limited by its drain
+
+
+def test_where_waves_are_kept_interleaving_gains_nothing() -> None:
+    us = {"wave_2": 150, "wave_4": 100, "wave_alone": 90, "chosen_alone": 90, "chosen_local": 95}
+    one = {"order": "wave-2", "measured_us": 1, "predicted_us": 1, "store_span_us": {}}
+    usual = {"stalls": {"wave": one, "chosen": one}}
+    kept = row(**us, chosen=100) | usual | {"chosen": "wave-4"}
+    changed = row(**us, chosen=120) | usual
+    out = summarise({"rows": [kept, changed]})
+    assert [r["interleaves"] for r in out["rows"]] == [False, True]
+    assert [r["gain_over_usual_wave"] for r in out["rows"]] == [1.5, 1.25]
+    assert [r["interleaving_gain_over_usual_wave"] for r in out["rows"]] == [1.0, 1.25]
+    overall = out["overall"][0]
+    assert overall["waves_kept"] == 1
+    assert overall["geomean_interleaving_gain_over_usual_wave"] == pytest.approx(1.25**0.5)
+    assert (overall["largest_interleaving_gain_over_usual_wave"], overall["largest_gain_over_usual_wave"]) == (1.25, 1.5)
 
 
 def test_the_ring_is_shorter_in_a_long_layer() -> None:

@@ -27,6 +27,8 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     us = arrived_us(row)
     wave, usual = best_wave(row), us.get(usual_variant(row))
     alone = min(us["chosen alone"], us["wave alone"])
+    over_usual = None if usual is None else usual / us["chosen"]
+    interleaves = not is_wave(row["chosen"].replace("-", " "))
     searched = {name: value for name, value in us.items() if name.startswith("search ") or is_wave(name)}
     return {
         "shape": row["shape"],
@@ -48,7 +50,10 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "unfused_us": None if row["unfused_us"] is None else row["unfused_us"]["value"],
         "gain": us[wave] / us["chosen"],
         "usual_wave_us": usual,
-        "gain_over_usual_wave": None if usual is None else usual / us["chosen"],
+        "gain_over_usual_wave": over_usual,
+        "interleaves": interleaves,
+        # Waves of another number of experts may be faster than the usual ones, but that is no gain of interleaving.
+        "interleaving_gain_over_usual_wave": over_usual if interleaves or over_usual is None else 1.0,
         "order": row["chosen"],
         "experts_per_wave": int(wave.split()[1]),
         "drain_us": row["drain_us"],
@@ -74,6 +79,7 @@ def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dic
     reached = [row["gain"] / row["skeleton_gain"] for row in mine if row["skeleton_gain"] is not None]
     stalls = [pair for row in mine for pair in pairs_of(row)]
     usual = [row["gain_over_usual_wave"] for row in mine if row["gain_over_usual_wave"] is not None]
+    interleaving = [gain for row in mine if (gain := row["interleaving_gain_over_usual_wave"]) is not None]
     return {
         "combine": combine,
         "dtype": dtype,
@@ -85,6 +91,10 @@ def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dic
         "geomean_gain_over_usual_wave": geometric_mean(usual) if usual else None,
         "largest_gain_over_usual_wave": max(usual, default=None),
         "smallest_gain_over_usual_wave": min(usual, default=None),
+        "waves_kept": sum(not row["interleaves"] for row in mine),
+        "geomean_interleaving_gain_over_usual_wave": geometric_mean(interleaving) if interleaving else None,
+        "largest_interleaving_gain_over_usual_wave": max(interleaving, default=None),
+        "smallest_interleaving_gain_over_usual_wave": min(interleaving, default=None),
         "median_over_alone_where_compute_limits": float(np.median([row["interleaved_us"] / row["alone_us"] for row in light]))
         if light
         else None,
