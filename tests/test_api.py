@@ -41,11 +41,11 @@ CLASSES = {
     "Job": "bytes tile_ns tiles quiet_tile_ns= quiet_tiles= waves= producers= warps= with_stores_ns= both_ways= pair= flavour=",
     "Burst": "bytes gap_cycles= start_ns=",
     "PredictedSchedule": "pair model sm_clock_mhz t0_cycles issue_cycles issue_max_cycles issue_low_cycles issue_high_cycles stall_cycles "
-    "backlog_bytes start_ns end_ns visible_ns regime in_calibrated_range total_ns",
+    "backlog_bytes start_ns end_ns visible_ns regime in_calibrated_range total_ns notes=",
     "TaskSchedule": "producers producer compute_cycles bytes remote_bytes waits_for signals phase= phases= warps= form= publish= source= "
     "destination= both_ways= flavour= name=",
     "TaskTrace": "schedule smids start_ns compute_end_ns store_end_ns signal_end_ns total_ns visible_ns sm_clock_mhz status= detail=",
-    "Schedule": "bursts producers warps= source= destination= start= flavour= layout= completion=",
+    "Schedule": "bursts producers warps= source= destination= start= flavour= layout= completion= warps_meet=",
     "Stage": "pair flavour layout producers warps warp_store_bytes sm_clock_mhz bytes t0_cycles drain_gb_per_s capacity_bytes limited_by "
     "issue_base_cycles issue_cycles_per_store rate_gb_per_s stalled_gb_per_s stalled_capacity_bytes median_error p90_error",
     "Trace": "schedule smids issue_cycles gap_cycles start_ns end_ns drain_cycles sm_clock_mhz status= detail= timeline_cycles= recorded= "
