@@ -8,7 +8,7 @@ from xstage_bench.probe import Probe, Sweep
 from xstage_bench.schedule import Burst, Schedule
 
 WARPS = tuple(range(1, 17))
-STORES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)  # of each warp
+STORES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)  # of each warp
 FREE_WARP_STORES = 40  # of all warps: 20 kB, which an SM holds before its own drain holds it back
 AT_LEAST = (1, 2, 3, 4)  # of many warps too: beyond, the SM's own drain is what holds
 APART_CYCLES = 8000  # between the bursts of a train: more than any of them takes to drain

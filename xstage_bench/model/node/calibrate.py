@@ -153,15 +153,17 @@ def _estimate(name: str, x: float, scale: float, linear: _Linear, i: int, low: f
     return Estimate(value=value, standard_error=error, low=value - half, high=value + half)
 
 
-def guess(data: Measured, placement: Placement, own: tuple[IssueLaw, float] | None = None) -> NodeModel:
+def guess(data: Measured, placement: Placement, own: IssueLaw | None = None, pace: float | None = None) -> NodeModel:
     """Return a model to start from: what single SMs and the largest bursts show, and `PARAMETERS` for the rest.
 
     Parameters
     ----------
     data : Measured
     placement : Placement
-    own : tuple of IssueLaw and float, optional
-        A flavour's own law and pace (`issue_fit`); default is that of st.v4, its pace read off the bursts of single warps.
+    own : IssueLaw, optional
+        As measured (`issue_fit`); default is the borrowed one of st.v4.
+    pace : float, optional
+        One warp's interval between its stores; default is read off the bursts of single warps.
     """
     last = np.array([int(f) - 1 for f in data.first[1:]])
     issue, slowest = data.issue_cycles[last], data.issue_max_cycles[last]
@@ -175,10 +177,10 @@ def guess(data: Measured, placement: Placement, own: tuple[IssueLaw, float] | No
         if one.any():
             values["sm_bytes_per_cycle"] = float(np.nanmax(size[one] / issue[one]))
         lone = data.isolated & (warps == 1) & (size > 0) & (size <= 16384) & (producers == producers.min())
-        law = IssueLaw() if own is None else own[0]
+        law = IssueLaw() if own is None else own
         stores = size / law.store_bytes
-        if own is not None:
-            values["issue_cycles_per_store"] = own[1]
+        if pace is not None:
+            values["issue_cycles_per_store"] = pace
         elif np.unique(stores[lone]).size >= 2:
             values["issue_cycles_per_store"] = float(np.polyfit(stores[lone], issue[lone], 1)[0])
         rate = producers * size / slowest * clock / 1e3

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-CALIBRATION_PROBES = ("isolated", "periodic", "timed", "flavours", "flavour_issue", "flavour_trains")
+#: Of one SM alone, for T0 and the gaps only: nothing about the link is in them.
+ALONE_PROBES = ("issue",)
+ISSUE_PROBES = (*ALONE_PROBES, "flavour_issue")
+CALIBRATION_PROBES = ("isolated", "periodic", "timed", "flavours", "flavour_trains", *ISSUE_PROBES)
+#: Random schedules that no parameter is fitted to: how far predictions of such are off.
+IRREGULAR_PROBE = "irregular"
 COLUMNS = ("issue_mean_cycles", "issue_max_cycles", "start_mean_ns", "sm_clock_mhz")
 
 

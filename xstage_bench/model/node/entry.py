@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from xstage_bench.errors import DataError
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.calibrate import fit_measured, guess
-from xstage_bench.model.node.data import CALIBRATION_PROBES, measured
+from xstage_bench.model.node.data import ALONE_PROBES, CALIBRATION_PROBES, IRREGULAR_PROBE, ISSUE_PROBES, measured
 from xstage_bench.model.node.infer import infer_placement
 from xstage_bench.model.node.intervals import Spread, learn_spread
-from xstage_bench.model.node.issue import IssueLaw
+from xstage_bench.model.node.issue import BORROWED, IssueLaw
 from xstage_bench.model.node.issue_fit import fit_issue
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement, uniform
@@ -93,7 +93,8 @@ def calibrate_node(
     Parameters
     ----------
     samples, producers : DataFrame
-        As in docs/file-format.md. Probes used: placement (the map), and `CALIBRATION_PROBES`. Held-out probes are never looked at.
+        As in docs/file-format.md. Probes used: placement (the map), `CALIBRATION_PROBES`, and `IRREGULAR_PROBE` for the intervals. Held-out
+        probes are never looked at.
     source, destination : int
     smids : ndarray of int
         All smids of the source GPU.
@@ -125,29 +126,34 @@ def calibrate_node(
         raise DataError(
             f"{source}>{destination}: {len(data.keys)} schedules of the probes {', '.join(CALIBRATION_PROBES)}", "measure them: xstage run"
         )
-    # The constants of st.v4 hold for one compiler; where one SM alone was measured, they are what was measured (docs/method.md).
-    own = flavour != "st.v4" or "flavour_issue" in data.probes
-    start = guess(data, placement, fit_issue(data, flavour)) if own else None
-    chosen = choose(data, limit, seed)
+    # What issuing costs belongs to the SM and the compiler: measured by this run, or borrowed and said so (docs/method.md).
+    pace, start = None, None
+    if flavour != "st.v4" or not {*ISSUE_PROBES}.isdisjoint(data.probes):
+        law, pace = fit_issue(data, flavour)
+        start = guess(data, placement, law, pace.value)
+    else:
+        notes.append(BORROWED)
+    fixed = [] if pace is None else ["issue_cycles_per_store"]
+    chosen = choose(data.take([i for i, name in enumerate(data.probes) if name not in ALONE_PROBES]), limit, seed)
     if start is not None and start.issue.engine_operations:
         # Read off one SM alone, the engine's rate moves no burst any more. Two starts, since the capacities trade off against the queue.
         start = replace(start, sm_bytes_per_cycle=start.issue.store_bytes / start.issue.engine_cycles)
         known = dict(zip(PARAMETERS, start.values(), strict=True))
         starts = [start.with_values([(known | more)[name] for name in PARAMETERS]) for more in _BULK_STARTS]
-        fits = [fit_measured(chosen, placement, first, ["sm_bytes_per_cycle"]) for first in starts]
+        fits = [fit_measured(chosen, placement, first, [*fixed, "sm_bytes_per_cycle"]) for first in starts]
         fit = min(fits, key=lambda f: f.cost)
     else:
-        fit = fit_measured(chosen, placement, start)
+        fit = fit_measured(chosen, placement, start, fixed)
     if len(data.by_process) < 2:
         notes.append("one process: the intervals leave out the spread between processes")
     return NodeEntry(
         pair=f"{source}>{destination}",
         flavour=flavour,
-        node=fit.estimates,
+        node=fit.estimates if pace is None else {**fit.estimates, "issue_cycles_per_store": pace},
         used={name: float(v) for name, v in zip(PARAMETERS, fit.model.values(), strict=True)},
         placement=placement,
         sm_clock_mhz=fit.model.sm_clock_mhz,
-        spread=learn_spread(fit, data, seed),
+        spread=learn_spread(fit, data, measured(samples, source, destination, (IRREGULAR_PROBE,), flavour), seed),
         issue=fit.model.issue,
         n_schedules=len(fit.schedules),
         notes=notes,

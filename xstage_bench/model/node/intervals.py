@@ -22,10 +22,9 @@ LEVEL = 0.9
 REGIMES = ("free", "after", "mild_first", "deep_first", "mild_carried", "deep_carried")
 #: Issue time over T0 from which a stall is called deep.
 DEEP = 3.0
-#: What the issue law itself may be off by at warp counts and sizes that no calibration has (docs/node-model.md).
+#: Of runs without random schedules to learn from: what the issue law may be off by at warp counts and sizes that no calibration has.
 ISSUE_LAW_ERROR = 0.055
-#: By `REGIMES`: random bursts scatter more than the regular ones that a calibration has. Measured on the hold-out of another node than
-#: those that the intervals are judged on.
+#: Likewise, by `REGIMES`: random bursts scatter more than the regular ones that a calibration has. Measured on the hold-out of 2 x H200.
 IRREGULAR = (1.0, 1.0, 1.15, 1.0, 1.9, 1.35)
 _MIN_POINTS = 30
 _MAX_SCHEDULES = 500
@@ -69,7 +68,7 @@ def regimes(prediction: NodePrediction, isolated: NDArray[np.bool_]) -> NDArray[
     return np.asarray(np.where(stalled, held, free), dtype=np.int64)
 
 
-def learn_spread(fit: NodeFit, data: Measured, seed: int = 0) -> Spread:
+def learn_spread(fit: NodeFit, data: Measured, irregular: Measured | None = None, seed: int = 0) -> Spread:
     """Learn the residuals' spread from schedules that the fit did not see.
 
     Parameters
@@ -77,14 +76,18 @@ def learn_spread(fit: NodeFit, data: Measured, seed: int = 0) -> Spread:
     fit : NodeFit
     data : Measured
         Of the calibration probes.
+    irregular : Measured, optional
+        Random schedules: what is asked for is like them, so their spread is taken as it is. Without them that of regular schedules is, made
+        wider by `IRREGULAR`.
     seed : int
         Chooses the schedules.
     """
+    wider, least = (IRREGULAR, ISSUE_LAW_ERROR) if irregular is None or len(irregular.keys) < _MIN_POINTS else ((1.0,) * len(REGIMES), 0.0)
     seen = set(fit.schedules)
     fresh = [i for i, key in enumerate(data.keys) if key not in seen]
     fresh = fresh if len(fresh) >= _MIN_POINTS else list(range(len(data.keys)))
     rng = np.random.default_rng(seed)
-    chosen = data.take(np.sort(rng.permutation(fresh)[:_MAX_SCHEDULES]))
+    chosen = data.take(np.sort(rng.permutation(fresh)[:_MAX_SCHEDULES])) if irregular is None or least else irregular
     found = log_errors(fit.model, chosen)
     which = regimes(predict_node(fit.model, chosen.schedules, sm_clock_mhz=chosen.sm_clock_mhz), chosen.isolated)
     ends = (1 - LEVEL) / 2
@@ -96,8 +99,8 @@ def learn_spread(fit: NodeFit, data: Measured, seed: int = 0) -> Spread:
         if mine.size < _MIN_POINTS:
             mine = residual[usable & ((which >= 2) == (i >= 2))]
         lo, hi = np.quantile(mine, [ends, 1 - ends]) if mine.size else (-1.0, 1.0)
-        low.append(min(float(lo) * IRREGULAR[i], -ISSUE_LAW_ERROR))
-        high.append(max(float(hi) * IRREGULAR[i], ISSUE_LAW_ERROR))
+        low.append(min(float(lo) * wider[i], -least))
+        high.append(max(float(hi) * wider[i], least))
     return Spread(tuple(low), tuple(high), _range(data))
 
 

@@ -2,8 +2,8 @@
 
 The loop is unrolled by four with a tail of single stores (docs/method.md), so a size that is no multiple of four costs more. The stores
 of several warps leave the SM one every `port_cycles`. An SM has four sub-partitions: a warp count that does not fill them evenly leaves
-one to finish alone. All of it is the instrument's and the SM's, the same for every destination: constants, not fitted per pair. They
-differ from flavour to flavour (`issue_fit`); bulk copies are started one by one, and wait in a queue of operations of their own.
+one to finish alone. All of it is the instrument's, the SM's and the compiler's, so each run measures it (`issue_fit`), and T0 is a table.
+The formula below with its constants is what documents say that were written before; it stands in where a run has measured no SM alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from xstage_bench.model.node.issue_table import IssueTable, table_cycles
+
 FloatArray = NDArray[np.float64]
 #: Sub-partitions of an SM.
 SUB_PARTITIONS = 4
+#: Said of predictions whose issue costs no run has measured.
+BORROWED = "issue costs are constants of 2 x NVIDIA H200 and one compiler (2026-11-29): measure the probe 'issue'"
 #: Warp counts that `IssueLaw.queue_operations` is given for; between them it is interpolated in the logarithm.
 QUEUE_WARPS = (1, 2, 4, 8)
 
@@ -65,6 +69,8 @@ class IssueLaw:
     engine_operations : tuple of float
         How many the engine takes before it holds up an SM whose bytes leave at once; each further one costs `engine_cycles`.
     engine_cycles : float
+    table : IssueTable, optional
+        T0 as this run measured it, in place of the formula. Without it the constants are those of two H200 and one compiler (`BORROWED`).
     """
 
     base: float = 42.0
@@ -94,6 +100,7 @@ class IssueLaw:
     queue_operations: tuple[float, ...] = ()
     engine_operations: tuple[float, ...] = ()
     engine_cycles: float = 0.0
+    table: IssueTable | None = None
 
     def unheld_bytes(self, warps: ArrayLike, stores: ArrayLike) -> FloatArray:
         """Last bytes of a producer's burst whose room it does not wait for; `stores` counts those of each warp."""
@@ -135,6 +142,10 @@ def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: Ar
     w, n, first = np.broadcast_arrays(
         np.asarray(warps, dtype=np.float64), np.asarray(stores, dtype=np.float64), np.asarray(fresh, dtype=bool)
     )
+    if law.table is not None:
+        measured = table_cycles(law.table, w, n, first)
+        nothing = measured if 0 in law.table.stores else law.empty + law.empty_per_warp * (w - 1)
+        return np.asarray(np.where(n > 0, np.maximum(measured, _engine(law, w, n)), nothing))
     turns, tail = np.divmod(n, law.unroll)
     several = w > 1
     deepest = np.ceil(w / SUB_PARTITIONS)
@@ -153,7 +164,12 @@ def free_cycles(law: IssueLaw, store_cycles: float, warps: ArrayLike, stores: Ar
     held = (n - law.tail_unheld * (tail > 0)) * w
     port = law.port_base + law.port_cycles * held + law.uneven_cycles * short**2 + first * 0.3 * law.cold_stagger * w * (w > 2)
     cost = np.where(several, np.maximum(own, port), own)
-    if law.engine_operations:
-        # The first operation of each warp has a place of its own, for as many warps as there are places.
-        cost = np.maximum(cost, np.where(n > 1, (n * w - by_warps(law.engine_operations, w)) * law.engine_cycles, 0.0))
+    cost = np.maximum(cost, _engine(law, w, n))
     return np.asarray(np.where(n > 0, cost, law.empty + law.empty_per_warp * (w - 1)))
+
+
+def _engine(law: IssueLaw, w: FloatArray, n: FloatArray) -> FloatArray:
+    """Return what bulk copies wait for their engine; the first operation of each warp has a place of its own, for as many as there are."""
+    if not law.engine_operations:
+        return np.zeros(w.shape)
+    return np.asarray(np.where(n > 1, (n * w - by_warps(law.engine_operations, w)) * law.engine_cycles, 0.0))

@@ -1,80 +1,53 @@
-"""The issue law of a flavour: its constants fitted to bursts of one SM that nothing held back.
+"""The issue costs of a run: the table of T0, gaps and queues, read off bursts of one SM that nothing held back.
 
-Those of st.v4 stand in `IssueLaw` as they were read off several nodes, with one compiler. Every other flavour leaves the same loop at
-another pace: its own constants are fitted with a weak pull towards those, so that a constant which no burst shows keeps its value.
+All of it is the instrument's, the SM's and the compiler's doing, so every run measures it (probe ``issue``; ``flavour_issue`` for other
+flavours) and nothing is taken over from another GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.flavour import FLAVOURS
+from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.issue import QUEUE_WARPS, SUB_PARTITIONS, IssueLaw, free_cycles
+from xstage_bench.model.node.issue_table import IssueTable
 
 FloatArray = NDArray[np.float64]
-#: One SM has more than this outstanding before its own drain holds it back.
+#: Bytes that an SM holds before its own drain holds it back: of larger bursts T0 is extrapolated. Too large does no harm but to what is
+#: called a stall: a burst costs the larger of T0 and its drain.
 FREE_BYTES = 24576
 #: Operations that wait for the engine of bulk copies (H200), by `QUEUE_WARPS`; refined where one SM alone fills the queue.
 QUEUE_OPERATIONS = (4.0, 6.0, 8.0, 6.0)
-SM_BYTES_PER_CYCLE = 25.6  # what one SM drains, to part a stalled store's interval from that of a free one
-_PULL = 0.02  # weight of the pull towards the start, against log residuals
-_ROBUST = 0.02
+SM_BYTES_PER_CYCLE = 25.6  # what one SM drains, to part a stalled store's interval from that of a free one; where no burst shows it
 _MIN_POINTS = 6
 _LARGE_BYTES = 4096
 _STALLED, _DEEP = 1.3, 2.5
 _MOST_CYCLES = 190  # of one operation: beyond, operations wait for each other
-_STORE = (
-    "base",
-    "port_base",
-    "port_cycles",
-    "round_base",
-    "round_cycles",
-    "tail_base",
-    "tail_cycles",
-    "tail_after_loop",
-    "partition_base",
-    "partition_tail",
-    "uneven_cycles",
-    "several_cycles",
-)
-_BULK = ("base", "several_cycles", "round_base", "round_cycles")
+_APART_CYCLES = 4000  # bursts further apart than this find the stage as the first one did
+_MANY_WARPS, _MANY_STORES = 8, 16  # where the SM's port is what holds a burst up
 
 
-def start_laws(flavour: str) -> list[tuple[IssueLaw, float]]:
-    """Return what fits start from: laws, each with one warp's interval between its operations in cycles."""
-    known = FLAVOURS[flavour]
-    law = IssueLaw(store_bytes=float(known.warp_store_bytes), unroll=float(known.group))
-    if known.bulk:
-        law = replace(law, base=77.0, several_cycles=7.0, port_base=-1e6, port_cycles=0.0, round_base=120.0, round_cycles=13.0)
-        return [(replace(law, queue_operations=QUEUE_OPERATIONS), 95.0)]
-    # Whether many warps leave at the pace of the port or of the SM's drain decides which branch of the law a fit ends in.
-    share = known.warp_store_bytes / 512
-    port = replace(law, port_cycles=16 * share, round_cycles=max(3.0, 5 * share))
-    drain = replace(law, port_base=-190.0, port_cycles=20 * share, round_base=130.0, round_cycles=max(2.1, 5 * share))
-    # Whether the stamp overtakes the last store of a tail is the compiler's doing (docs/method.md); the bursts show which it is.
-    return [(replace(x, tail_unheld=n), pace) for x, pace in ((port, 19.0), (drain, 14.0)) for n in (0.0, 1.0)]
-
-
-def fit_issue(data: Measured, flavour: str) -> tuple[IssueLaw, float]:
-    """Fit a flavour's issue law.
+def fit_issue(data: Measured, flavour: str) -> tuple[IssueLaw, Estimate]:
+    """Read the issue costs of a flavour off one SM alone.
 
     Parameters
     ----------
     data : Measured
-        Isolated bursts of one SM are used: of stores up to 24 KiB, of bulk copies as many as may be queued.
+        Bursts of one SM are used: isolated ones, and those of free trains whose gaps are long; trains of any number of SMs for the gaps.
     flavour : str
 
     Returns
     -------
     law : IssueLaw
-    store_cycles : float
+        With a table.
+    store_cycles : Estimate
         One warp's interval between its own operations.
 
     Raises
@@ -82,68 +55,116 @@ def fit_issue(data: Measured, flavour: str) -> tuple[IssueLaw, float]:
     DataError
         Too few bursts, or operations that wait for each other, so that no such law holds (a release before each store).
     """
-    producers = np.array([s.producer_count for s in data.schedules])
-    issue = data.issue_cycles[data.first[:-1]]
-    size = np.array([s.bursts[0].bytes for s in data.schedules], dtype=np.float64)
-    alone = data.isolated & (producers == 1) & (size > 0) & np.isfinite(issue) & (issue > 0)
-    warps = np.array([s.warps for s in data.schedules], dtype=np.float64)[alone]
-    size, issue = size[alone], issue[alone]
-    found: list[tuple[float, IssueLaw, float]] = []
-    for law, pace in start_laws(flavour):
-        if FLAVOURS[flavour].bulk:
-            # What may be queued and at most one more for each warp: the engine takes the first while the others are started.
-            free = size <= np.where(warps <= SUB_PARTITIONS, law.queue_bytes(warps), FREE_BYTES / 3)
-        else:
-            free = size <= FREE_BYTES
-        if free.sum() < _MIN_POINTS:
-            raise DataError(f"{int(free.sum())} bursts of {flavour} by one SM alone", "measure the probe flavour_issue")
-        found.append(_fit(law, pace, warps[free], size[free], issue[free], _BULK if FLAVOURS[flavour].bulk else _STORE))
-    _, law, cycles = min(found, key=lambda f: f[0])
-    if cycles > _MOST_CYCLES:
-        raise DataError(
-            f"{flavour}: {cycles:.0f} cycles for each operation of one warp",
-            "its operations wait for each other, so no issue law holds; use the Burst-Gap law",
-        )
+    known = FLAVOURS[flavour]
+    law = IssueLaw(store_bytes=float(known.warp_store_bytes), unroll=float(known.group))
+    if known.bulk:
+        law = replace(law, queue_operations=QUEUE_OPERATIONS)
+    cells = _cells(data, law, bulk=known.bulk)
+    if len(cells.first) < _MIN_POINTS:
+        raise DataError(f"{len(cells.first)} bursts of {flavour} by one SM alone", "measure the probe issue, or flavour_issue")
+    pace = _pace(cells, known.group)
+    if pace.value is None or pace.value > _MOST_CYCLES:
+        found = "no two burst lengths of one warp" if pace.value is None else f"{pace.value:.0f} cycles for each operation of one warp"
+        raise DataError(f"{flavour}: {found}", "operations that wait for each other have no issue law; use the Burst-Gap law")
+    law = replace(law, table=_table(cells, pace.value, known.group))
     if law.queue_operations:
-        law = _with_queue(law, cycles, data)
-    return _with_turnaround(law, cycles, data), cycles
+        law = _with_queue(law, pace.value, data)
+    return _with_gaps(law, pace.value, data), pace
 
 
-def _fit(
-    law: IssueLaw, pace: float, warps: FloatArray, size: FloatArray, issue: FloatArray, names: Sequence[str]
-) -> tuple[float, IssueLaw, float]:
-    """Fit the pace and the constants of these names from one start; return the cost, the law and the pace."""
-    from scipy.optimize import least_squares
+class _Cells:
+    """Issue times by (warps, stores): of first bursts each process's own, and of later ones all."""
 
-    first = np.array([pace, *(getattr(law, n) for n in names)])
-    scale = np.maximum(np.abs(first), 5.0)
-    count = size / (warps * law.store_bytes)
-
-    def law_at(x: FloatArray) -> tuple[IssueLaw, float]:
-        values = first + x * scale
-        changes: dict[str, Any] = dict(zip(names, map(float, values[1:]), strict=True))
-        return replace(law, **changes), float(values[0])
-
-    def residual(x: FloatArray) -> FloatArray:
-        own, cycles = law_at(x)
-        predicted = free_cycles(own, cycles, warps, count, fresh=True)
-        return np.concatenate([np.log(np.maximum(predicted, 1.0) / issue), _PULL * x])
-
-    solved = least_squares(residual, np.zeros(first.size), loss="soft_l1", f_scale=_ROBUST, diff_step=1e-3, x_scale=0.3)
-    return float(solved.cost), *law_at(solved.x)
+    def __init__(self) -> None:
+        self.first: dict[tuple[int, int], FloatArray] = {}
+        self.later: dict[tuple[int, int], list[float]] = defaultdict(list)
 
 
-def _with_turnaround(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
-    """Return the law with the least gap, what a stall prolongs it by, and what an asked gap is longer by, as free-running trains show them.
+def _cells(data: Measured, law: IssueLaw, *, bulk: bool) -> _Cells:
+    out = _Cells()
+    for i, schedule in enumerate(data.schedules):
+        if schedule.producer_count != 1:
+            continue
+        w = schedule.warps
+        # What may be queued and at most one more for each warp: the engine takes the first while the others are started.
+        most = float(law.queue_bytes(w)) if bulk and w <= SUB_PARTITIONS else FREE_BYTES / 3 if bulk else FREE_BYTES
+        for b, burst in enumerate(schedule.bursts):
+            at = int(data.first[i]) + b
+            if burst.bytes > most or not np.isfinite(data.issue_cycles[at]) or data.issue_cycles[at] <= 0:
+                continue
+            key = w, int(burst.bytes // (w * law.store_bytes))
+            if schedule.start == "isolated" and b == 0:
+                out.first[key] = data.by_process[:, at]
+            elif schedule.start == "free" and b and burst.gap_cycles >= _APART_CYCLES and schedule.bursts[b - 1].bytes <= most:
+                out.later[key].append(float(data.issue_cycles[at]))
+    return out
+
+
+def _pace(cells: _Cells, group: int) -> Estimate:
+    """Return one warp's interval between its own operations: the slope over whole turns of the loop, by process."""
+    from scipy.stats import t as student
+
+    lengths = [n for w, n in sorted(cells.first) if w == 1 and n and n % group == 0]
+    if len(lengths) < 2:
+        return Estimate.missing("fewer than two burst lengths of one warp")
+    values = np.array([cells.first[1, n] for n in lengths])
+    slopes = np.array([np.polyfit(lengths, v, 1)[0] for v in values.T if np.isfinite(v).all()])
+    if not slopes.size:
+        return Estimate.missing("no process measured every burst length of one warp")
+    error = float(slopes.std(ddof=1) / np.sqrt(slopes.size)) if slopes.size > 1 else 0.0
+    half = error * float(student.ppf(0.975, slopes.size - 1)) if slopes.size > 1 else 0.0
+    value = float(np.median(slopes))
+    return Estimate(value=value, standard_error=error, low=value - half, high=value + half)
+
+
+def _table(cells: _Cells, pace: float, group: int) -> IssueTable:
+    from scipy.stats import t as student
+
+    warps = tuple(sorted({w for w, _ in cells.first}))
+    stores = tuple(sorted({n for _, n in cells.first}))
+
+    def middle(values: FloatArray | list[float] | None) -> float | None:
+        return None if values is None or not np.isfinite(values).any() else float(np.nanmedian(values))
+
+    def half(values: FloatArray | None) -> float | None:
+        usable = np.zeros(0) if values is None else values[np.isfinite(values)]
+        return float(student.ppf(0.975, usable.size - 1) * usable.std(ddof=1) / np.sqrt(usable.size)) if usable.size > 1 else None
+
+    first = {key: middle(v) for key, v in cells.first.items()}
+    steps = [
+        (b - a) / ((m - n) * w)
+        for w in warps
+        if w >= _MANY_WARPS
+        for n, m in zip(stores, stores[1:], strict=False)
+        if n * w >= _MANY_STORES and (a := first.get((w, n))) is not None and (b := first.get((w, m))) is not None
+    ]
+    return IssueTable(
+        warps=warps,
+        stores=stores,
+        fresh=tuple(tuple(first.get((w, n)) for n in stores) for w in warps),
+        following=tuple(tuple(middle(cells.later.get((w, n))) for n in stores) for w in warps),
+        half_width=tuple(tuple(half(cells.first.get((w, n))) for n in stores) for w in warps),
+        store_cycles=pace,
+        port_cycles=float(np.median(steps)) if steps else pace / SUB_PARTITIONS,
+        group=group,
+    )
+
+
+def _with_gaps(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
+    """Return the law with the least gap, what a stall prolongs it by, what an asked gap is longer by, and how late an aligned start is.
 
     Notes
     -----
-    The thread that starts bulk copies does not queue behind them, so a stall prolongs nothing; narrow stores leave many instructions
-    before the stamp. Without trains the constants stay.
+    Trains of one SM alone where there are some: only of them is it sure that the stage was not full. Without trains the constants of
+    `IssueLaw` stay.
     """
     owner = data.owner
+    first = data.start_ns[data.first[:-1]]
+    aligned = first[~data.isolated & np.isfinite(first)]
+    law = replace(law, start_lag_ns=float(np.median(aligned))) if aligned.size else law
     follows = (data.burst > 0) & np.array([s.start == "free" for s in data.schedules])[owner]
-    at = np.flatnonzero(follows)
+    alone = follows & np.array([s.producer_count == 1 for s in data.schedules])[owner]
+    at = np.flatnonzero(alone if alone.any() else follows)
     if not at.size:
         return law
     per_cycle = 1e3 / data.sm_clock_mhz
@@ -161,7 +182,8 @@ def _with_turnaround(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
     share = law.stall_turnaround
     if held.any():
         interval = before[held] / count[held] - law.store_bytes / SM_BYTES_PER_CYCLE
-        share = max(0.0, float(np.median((gap[held] - turnaround) / interval)))
+        # One SM alone drains at its own pace: there is no interval to speak of, and what is left is noise.
+        share = max(0.0, float(np.median((gap[held] - turnaround) / np.maximum(interval, law.store_bytes / SM_BYTES_PER_CYCLE))))
     return replace(law, turnaround=turnaround, gap_overhead=overhead, stall_turnaround=share)
 
 
