@@ -70,13 +70,16 @@ static __device__ void publish(const AttentionPlan &plan, u32 base, u32 lane, u3
       __nanosleep(250);
       continue;
     }
-    if (lane == 0) {
+    if (XSTAGE_FLAGS != XSTAGE_FLAGS_END && lane == 0) {
       release_to_all();
-      if (XSTAGE_FLAGS != XSTAGE_FLAGS_END)
-        for (u32 t = published; t < stored; ++t) publish_tile(plan, order[first + t * stride]);
+      for (u32 t = published; t < stored; ++t) publish_tile(plan, order[first + t * stride]);
     }
     published = stored;
   }
-  __syncwarp();  // the release before the flags of other lanes
-  if (XSTAGE_FLAGS == XSTAGE_FLAGS_END && !late && lane < plan.owners && plan.flags[lane]) flag_add((u32 *)plan.flags[lane]);
+  // A fence and the flag that it is for must be one thread's: what another lane adds behind this one's fence, with whatever barrier of the warp in
+  // between, synchronises with nobody. So each lane that has a flag fences; for the warp that is one instruction.
+  if (XSTAGE_FLAGS == XSTAGE_FLAGS_END && !late && lane < plan.owners && plan.flags[lane]) {
+    release_to_all();
+    flag_add((u32 *)plan.flags[lane]);
+  }
 }

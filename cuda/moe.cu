@@ -120,12 +120,19 @@ static __device__ __forceinline__ void multiply(float (&upper)[HALF], float (&lo
   }
 }
 
+// What another CTA's copy engine may read happens before its read by this chain: the tile's stores; here a barrier of the group, or, of bulk stores, the
+// wait that makes them visible to the one thread that gave them; a release at gpu scope by that thread; the count; an acquire of it (await_count) by the
+// thread that loads, or that scouts for it; that thread's fence between the proxies (bring). Without the release the wait is nobody else's.
 static __device__ __forceinline__ void publish_task(const MoePlan &plan, u32 group, u32 block, u32 lane) {
-#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK
+#if XSTAGE_BULK_TILES
   if (lane == 0) {
     bulk_commit();
     bulk_wait();
+#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK
+    add_release((u32 *)plan.ready + block);
+#else
     add_relaxed((u32 *)plan.ready + block);
+#endif
   }
 #else
   named_sync(GROUP_BARRIER + group, WARPGROUP);
@@ -284,7 +291,11 @@ static __device__ void publish_behind(const MoePlan &plan, u32 base) {
       __nanosleep(100);
       continue;
     }
-    if (any) asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    if (!any) {
+      i = until;
+      continue;
+    }
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");  // in this thread, between what it has acquired and the counts that it adds to
     for (; i < until; ++i) {
       const Task task = task_of(tasks.words[i]);
       if (!task.second) add_relaxed((u32 *)plan.ready + task.block);

@@ -171,7 +171,7 @@ static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, 
                      pack_bf16(a[h + 1][0], a[h + 1][1]), pack_bf16(a[h + 1][2], a[h + 1][3]));
 #endif
   }
-#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK
+#if XSTAGE_BULK_TILES
   async_proxy_fence();
   __syncwarp();
   if (lane == 0) tensor_store(&plan.act_out, staging, task.column * ACT_COLUMNS, first, 0);
@@ -190,10 +190,17 @@ static __device__ __forceinline__ u32 staged_result(u32 base, u32 row, u32 chunk
   return XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? base + row * PITCH_BYTES + 16 * chunk : staged(base, row, chunk);
 }
 
+// Staged by all lanes, read by all: by the copy engine too, which sees what a thread has written only behind that thread's proxy fence.
+static __device__ __forceinline__ void results_are_staged() {
+#if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
+  async_proxy_fence();
+#endif
+  __syncwarp();
+}
+
 // Each row's segment goes to its owner; `segment` is where in the row. `slots`: lane `first` + r has row r's.
 static __device__ __forceinline__ void store_segments(const MoePlan &plan, u32 staging, u32 slots, u32 first, u32 lane, u32 row_bytes, u32 segment) {
 #if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
-  async_proxy_fence();
   const u32 slot = __shfl_sync(0xffffffffu, slots, first + (lane & 15));
   if (lane < 16 && slot != NO_ROW) {
     char *const to = (char *)plan.slots[slot >> 28] + (u64)(slot & 0xfffffff) * row_bytes + segment;
@@ -251,7 +258,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
                      : "memory");
       }
     }
-    __syncwarp();
+    results_are_staged();
     store_segments(plan, staging, slot_of(facts), 16 * half, lane, 4 * plan.hidden, 4 * (task.column * TILE + HALF * part));
   }
 #elif XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
@@ -270,7 +277,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
     }
     store_matrices(staged_result(staging, row, j / 2 + (lane >> 4)), codes[0][0], codes[0][1], codes[1][0], codes[1][1]);
   }
-  __syncwarp();
+  results_are_staged();
   store_segments(plan, staging, slot_of(facts), 16 * half, lane, plan.hidden, task.column * TILE);
 #else
   const u32 row = (lane & 7) + (lane & 8);
@@ -282,7 +289,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
     store_matrices(staged_result(staging, row, j + (lane >> 4)), pack_bf16(e[0] * scale.x * s.x, e[1] * scale.x * s.y), pack_bf16(e[2] * scale.y * s.x, e[3] * scale.y * s.y),
                    pack_bf16(e[4] * scale.x * t.x, e[5] * scale.x * t.y), pack_bf16(e[6] * scale.y * t.x, e[7] * scale.y * t.y));
   }
-  __syncwarp();
+  results_are_staged();
   store_segments(plan, staging, slot_of(facts), 16 * half, lane, 2 * plan.hidden, 2 * task.column * TILE);
 #endif
 #else

@@ -40,7 +40,9 @@
 #define XSTAGE_COMBINE_FP8 3   // half the bytes: e4m3 with a scale for the whole layer, each 16 columns in a thread's order
 #define XSTAGE_PUBLISH_RELEASE 0    // the storing warpgroup releases at gpu scope, and waits for the remote backlog of its SM
 #define XSTAGE_PUBLISH_ELSEWHERE 1  // another warp of the SM does so, and the warpgroup goes on
-#define XSTAGE_PUBLISH_BULK 2       // bulk stores; the tile is published when the copy engine has performed them
+#define XSTAGE_PUBLISH_BULK 2       // bulk stores; each storing warp waits for the copy engine and then releases
+#define XSTAGE_PUBLISH_BULK_UNSAFE 3  // the same without the release: a race, there only to be timed beside the others
+#define XSTAGE_BULK_TILES (XSTAGE_PUBLISH >= XSTAGE_PUBLISH_BULK)
 #define XSTAGE_CLAIM_STATIC 0   // where a CTA's tasks come from: moe_claim.cuh
 #define XSTAGE_CLAIM_DYNAMIC 1
 #define XSTAGE_CLAIM_PACED 2
@@ -129,7 +131,7 @@ static __device__ __forceinline__ void add_release(u32 *p) { asm volatile("red.r
 static __device__ __forceinline__ void add_relaxed(u32 *p) { asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
 
 // What a block's count reaches when all its Linear-1 tiles are published.
-static __device__ __forceinline__ u32 ready_count(const MoePlan &plan) { return 2 * plan.inter / TILE * (XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK ? 4 : 1); }
+static __device__ __forceinline__ u32 ready_count(const MoePlan &plan) { return 2 * plan.inter / TILE * (XSTAGE_BULK_TILES ? GROUP_WARPS : 1); }
 
 // Until a count has reached a value. The host has proved that the lists cannot wait for each other; a bug must not hang the node.
 static __device__ __forceinline__ void await_count(const u32 *count, u32 at_least, u64 timeout_ns) {

@@ -111,3 +111,42 @@ def between(code: list[Instruction], begin: int, end: int, walls: set[int]) -> s
             before[n].append(i)
     ahead, back = reached(follow, begin, walls | {end}), reached(before, end, walls)
     return (ahead & back - walls) | {end} if end in ahead else set()
+def unordered(code: list[str], event: str, flag: str, between: str) -> set[int]:
+    """Follow every path from an event; return where a flag is reached that nothing `between` comes before.
+
+    Parameters
+    ----------
+    code : list of str
+        Of one kernel, as `kernels` gives it.
+    event, flag, between : str
+        Patterns at the beginning of an instruction, its predicate left out. Under a predicate `between` stops nothing.
+    """
+    bare = [re.sub(r"^@!?U?P\w+ ", "", line) for line in code]
+    after = _successors(code, bare)
+    seen: set[int] = set()
+    todo = [n for i, line in enumerate(bare) if re.match(event, line) for n in after[i]]
+    found = set()
+    while todo:
+        i = todo.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        if re.match(flag, bare[i]):
+            found.add(i)
+        if not re.match(between, code[i]):
+            todo += after[i]
+    return found
+
+
+def _successors(code: list[str], bare: list[str]) -> list[list[int]]:
+    """Where each instruction goes on. Threads that waited for their warp go on behind the wait: that is where they were told to meet."""
+    labels = {line[:-1]: i for i, line in enumerate(code) if line.endswith(":")}
+    meet = {line.split("`(")[1].split(")")[0] for line in bare if line.startswith("BSSY")}
+    after = []
+    for i, line in enumerate(bare):
+        name = line.partition(" ")[0]
+        assert not name.startswith("BSYNC") or code[i + 1][:-1] in meet, line
+        goes = [labels[t] for t in re.findall(r"`\((\S+?)\)", line) if t in labels and not name.startswith("BSSY")]
+        ends = line == code[i] and re.match(r"(EXIT|RET)\b|BRA(\.U)? `\(", line)
+        after.append(goes + ([] if ends or i + 1 == len(code) else [i + 1]))
+    return after

@@ -7,10 +7,11 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sass import disassemble
+from sass import disassemble, kernels, unordered
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, architectures_of, compile_kernel
@@ -56,9 +57,26 @@ def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: Build) -> Non
     assert total(counts, "STSM") == build.head_dim // 16
 
 
-@pytest.mark.parametrize("flags", FLAGS[1:])
-def test_only_the_flag_warp_releases(flags: attention.Flags) -> None:
-    build = replace(Build(128, 176, 2), flags=flags)
+FLAGGED = [*(replace(Build(128, 176, 2), flags=flags) for flags in FLAGS[1:]), Build(64, 128, 3, store="bulk", flags="end")]
+
+
+@pytest.mark.parametrize("build", FLAGGED, ids=str)
+def test_who_stores_a_flag_has_released_itself_what_it_announces(build: Build) -> None:
+    """On every path from what the consumers tell the flag warp; bulk stores are waited for as a whole, not for their sources only."""
+    code = kernels(build.cubin())["xstage_attention"]
+    stored_at = build.shared_bytes - 4 * 4 * build.consumers
+    told = rf"LDS\S* R\d+, \[U?R\d+\+{stored_at:#x}\]"
+    flag = rf"{'STG' if build.flags == 'tile' else 'REDG'}\.E\S*\.STRONG\.SYS"
+    for pattern in (told, flag):
+        assert any(re.match(pattern, re.sub(r"^@!?U?P\w+ ", "", line)) for line in code), pattern
+    assert not unordered(code, told, flag, r"MEMBAR\.(ALL|SC)\.SYS")
+    waits = [after for line, after in pairwise(code) if re.match(r"DEPBAR\.LE SB0", line)]
+    assert len(waits) == (2 if build.store == "bulk" else 0), "in the loop, and after the last tile"
+    assert all(after.startswith("CCTL.IVALL") for after in waits), "not a wait for the sources"
+
+
+@pytest.mark.parametrize("build", FLAGGED, ids=str)
+def test_only_the_flag_warp_releases(build: Build) -> None:
     counts = opcodes(build)
     assert counts["MEMBAR.ALL.SYS"] == 2  # one before flags are set, one after others' were seen
     assert counts["WARPGROUP.DEPBAR.LE"] == 4

@@ -137,7 +137,7 @@ def test_a_case_times_what_it_is_judged_against() -> None:
     assert [name for name, v in options.items() if v.slots == "token"] == ["chosen slots by token"]
     assert options["chosen dispatch"].build.dispatch
     assert options["wave dispatch"].build.dispatch
-    assert {options[f"chosen publish {how}"].build.publish for how in ("release", "elsewhere")} == {"release", "elsewhere"}
+    assert {options[f"chosen publish {how}"].build.publish for how in ("release", "bulk")} == {"release", "bulk"}
     searched = case_variants(layer, rows, Order("interleaved"), "f32", 132, search=True)
     assert sum(v.name.startswith("search ") for v in searched) == 6
     assert {v.build.combine for v in searched} == {"f32", "none"}

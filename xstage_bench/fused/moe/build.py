@@ -40,8 +40,10 @@ Combine = Literal["none", "bf16", "f32", "fp8"]
 COMBINES: tuple[Combine, ...] = ("none", "bf16", "f32", "fp8")
 #: Bytes of one element of a result row.
 COMBINE_BYTES: dict[str, int] = {"none": 0, "bf16": 2, "f32": 4, "fp8": 1}
-Publish = Literal["release", "elsewhere", "bulk"]
-PUBLISHES: tuple[Publish, ...] = ("release", "elsewhere", "bulk")
+Publish = Literal["release", "elsewhere", "bulk", "bulk.unsafe"]
+PUBLISHES: tuple[Publish, ...] = ("release", "elsewhere", "bulk", "bulk.unsafe")
+#: Races by the memory model; no build that somebody gets without asking for it has one (docs/moe.md).
+UNSAFE_PUBLISHES: tuple[Publish, ...] = ("bulk.unsafe",)
 
 RowStore = Literal["st.v4", "bulk"]
 ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
@@ -85,9 +87,9 @@ class Build:
         for the whole layer.
     dispatch : bool
         The kernel pulls its rows from their owners; else they are there already.
-    publish : {'release', 'elsewhere', 'bulk'}
-        How a Linear-1 tile is published: a release by the warpgroup that stored it; the same by another warp of the SM; bulk stores and
-        their completion.
+    publish : {'release', 'elsewhere', 'bulk', 'bulk.unsafe'}
+        How a Linear-1 tile is published: a release by the warpgroup that stored it; the same by another warp of the SM; bulk stores, whose
+        warps wait for their completion and release. ``bulk.unsafe`` leaves that release out: a race, there to time what it costs.
     row_store : {'st.v4', 'bulk'}
         How a result row leaves: 16-byte stores, or one bulk store from shared memory for each segment of 128 columns (f32: 64).
     presum : bool

@@ -117,8 +117,7 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
     Notes
     -----
     A Linear-2 tile stores the rows of its block that are no padding, in whole warp-stores of its four warps; those whose owner is another
-    rank cross the link. A Linear-1 tile is published by the completion of its bulk stores, counted as a release by another warp: a layer
-    takes as long within 1 % (docs/moe.md).
+    rank cross the link. A Linear-1 tile is published by a release of another warp.
     """
     per_ns = sm_clock_mhz / NS_OF_CYCLE_MHZ
     unit = STORING_WARPS * STORE_BYTES
