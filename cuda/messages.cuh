@@ -6,7 +6,7 @@
 
 static constexpr u32 LINE_STORE_BYTES = 512;  // 16 bytes per lane, whatever the backlog is made of
 static constexpr u32 FLAG = 0;       // 16 B of data per lane; barrier; one thread releases a flag (the method says how)
-static constexpr u32 FLAG_EACH = 1;  // every thread executes __threadfence_system(), barrier, plain flag
+static constexpr u32 FLAG_EACH = 1;  // every thread executes __threadfence_system(), barrier, plain flag; by PTX's model none of these fences is the flag's
 static constexpr u32 LL = 2;         // per lane two pairs of 4 B data and 4 B flag; needs 8-byte stores to be whole
 static constexpr u32 LL128 = 3;      // per 8 lanes 120 B of data and 8 B of flag; needs 128-byte lines to be whole
 static constexpr u32 LL512 = 4;      // one flag per warp-store: nobody promises that; it shows what the count sees when it goes wrong

@@ -80,6 +80,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __
 
   for (u32 rep = 0; rep < a.repetitions; ++rep) {
     if (threadIdx.x == 0) {
+      __threadfence();  // behind the CTA's barrier: what its other threads stored comes before this count
       atomicAdd(&box->arrived, 1u);
       s.run = wait_for(&box->go_round, rep + 1, box, a.timeout_ns);
       s.go_ns = *(volatile u64 *)&box->go_ns;
@@ -189,7 +190,10 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xstage_vis_probe(const __g
 
   for (u32 rep = 0; rep < a.repetitions; ++rep) {
     PingStamp *out = (PingStamp *)a.ping_stamps + rep * slots;
-    if (tid == 0) s.run = wait_for(&box->arrived, (rep + 1) * a.producers, box, a.timeout_ns) && wait_for(&box->ready, rep + 1, box, a.timeout_ns);
+    if (tid == 0) {
+      s.run = wait_for(&box->arrived, (rep + 1) * a.producers, box, a.timeout_ns) && wait_for(&box->ready, rep + 1, box, a.timeout_ns);
+      __threadfence_system();  // the second word is the other GPU's
+    }
     __syncthreads();
     bool ok = s.run;
     if (talking && ok) {
@@ -291,7 +295,6 @@ static __device__ void verify(const Plan &a, u32 rep, Found *found) {
       }
     }
   }
-  if (XSTAGE_REDUCES) __threadfence_system();
 }
 
 // Stream t is warp t % warps of producer t / warps. Its markers are the first word of the last piece of every stride-th operation.
@@ -324,6 +327,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xstage_vis_respond(const _
   for (u32 rep = 0; rep < a.repetitions; ++rep) {
     if (tid == 0) {
       s.stop = 0;
+      __threadfence_system();  // behind the barrier: the whole CTA has checked the last repetition's bytes, and zeroed what is added to
       store(&back->ready, rep + 1);
     }
     __syncthreads();
@@ -348,6 +352,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) xstage_vis_respond(const _
         }
       }
       *(volatile u32 *)&s.stop = 1;
+      __threadfence_system();  // between the command and the reads of what it says is there
     }
     if (a.mode == CURVE && tid >= 32 && tid < 32 + a.streams) watch(a, s, tid - 32, rep, back);
     if (a.mode == MESSAGE && tid >= 32 && tid < 32 + a.message_warps * 32)

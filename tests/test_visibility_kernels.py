@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from sass import disassemble, lines_of
+from sass import kernels as kernels_of
+from sass import unordered
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda import visibility
@@ -21,13 +22,8 @@ FENCE = r"MEMBAR\.(ALL|SC)\.(GPU|SYS)"
 
 
 def kernels(arch: str) -> dict[str, list[str]]:
-    """Machine code of each kernel, one instruction a line."""
-    text = disassemble(compile_kernel("visibility.cu", arch, cache=False))
-    found = {}
-    for part in re.split(r"\.section\s+\.text\.", text)[1:]:
-        name = part.split(",")[0]
-        found[name] = [line for line in lines_of(part)[1:] if line and not line.startswith((".", "//"))]
-    return found
+    """Machine code of each kernel, one instruction or label a line."""
+    return kernels_of(compile_kernel("visibility.cu", arch, cache=False))
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -75,6 +71,20 @@ def test_every_way_to_set_a_flag_lies_between_two_clock_reads(code: dict[str, li
     assert want <= seen
     assert {("MEMBAR.ALL.GPU", "RED"), ("MEMBAR.ALL.SYS", "RED")} <= seen
     assert len(METHODS) == 6
+
+
+def test_what_is_read_or_zeroed_is_released_and_acquired_by_who_says_so(code: dict[str, list[str]]) -> None:
+    """Fences of the storing threads, before a barrier, are not those of the thread that counts behind it."""
+    arrived = r"(RED|ATOM)G?\.E\.ADD\S*\.STRONG\.GPU"
+    produce, respond = code["xstage_vis_produce"], code["xstage_vis_respond"]
+    barrier = r"BAR\.SYNC"
+    assert at(produce, barrier)
+    assert at(produce, arrived)
+    assert not unordered(produce, barrier, arrived, r"MEMBAR\.\S*(GPU|SYS)")
+    command, check = r"LDG\.E\.64\.STRONG\.SYS", r"LDG\.E\.128\.STRONG\.SYS"
+    assert at(respond, command)
+    assert not unordered(respond, command, check, r"MEMBAR\.\S*SYS"), "the check reads what the command says is there"
+    assert len(at(respond, r"MEMBAR\.\S*SYS")) == 2, "and one before it says that its memory is ready"
 
 
 def test_messages_are_sixteen_byte_stores_and_loads(code: dict[str, list[str]]) -> None:
