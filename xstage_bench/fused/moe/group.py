@@ -217,6 +217,9 @@ class Group:
             )
             for rank, lists in zip(self.ranks, prepared.uploaded, strict=True)
         ]
+        for rank in self.ranks:  # uploads and fills go through the default stream, which the streams of the launches do not wait for
+            runtime.setDevice(rank.device)
+            runtime.streamSynchronize(0)
         for rank, plan, lists, stream in zip(self.ranks, plans, prepared.lists, self.gpus.streams, strict=True):
             runtime.setDevice(rank.device)
             for array in rank.zeroed(prepared.build):
