@@ -8,9 +8,11 @@ import subprocess
 import sysconfig
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 
+@lru_cache(maxsize=8)
 def disassemble(cubin: bytes, *options: str) -> str:
     """Return what nvdisasm prints, all kernels and their comments."""
     bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
@@ -36,9 +38,10 @@ def kernels(cubin: bytes) -> dict[str, list[str]]:
     }
 
 
+<<<<<<< HEAD
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: its text, the labels before it, and the scoreboards it waits for, frees when its registers are read, and when it is done."""
+    """One instruction, the labels before it, and its scoreboards: those it waits for, the one it frees when its registers are read, and when done."""
 
     text: str
     labels: tuple[str, ...]
@@ -103,7 +106,7 @@ def reached(follow: list[list[int]], begin: int, ends: set[int]) -> set[int]:
 
 
 def between(code: list[Instruction], begin: int, end: int, walls: set[int]) -> set[int]:
-    """Return what may be executed after `begin` on a way to `end` that passes none of `walls`, `end` included; empty when there is no way."""
+    """Return what may be executed after `begin` on a way to `end` that passes none of `walls`, with `end`; empty when there is none."""
     follow = successors(code)
     before: list[list[int]] = [[] for _ in code]
     for i, nexts in enumerate(follow):
@@ -111,6 +114,13 @@ def between(code: list[Instruction], begin: int, end: int, walls: set[int]) -> s
             before[n].append(i)
     ahead, back = reached(follow, begin, walls | {end}), reached(before, end, walls)
     return (ahead & back - walls) | {end} if end in ahead else set()
+=======
+def without_predicate(line: str) -> str:
+    """Return an instruction as it is executed where it is."""
+    return re.sub(r"^@!?U?P\w+ ", "", line)
+
+
+>>>>>>> 398df55 (docs, tools: what is released before it is announced, and a tool that measures what that costs)
 def unordered(code: list[str], event: str, flag: str, between: str) -> set[int]:
     """Follow every path from an event; return where a flag is reached that nothing `between` comes before.
 
@@ -121,7 +131,7 @@ def unordered(code: list[str], event: str, flag: str, between: str) -> set[int]:
     event, flag, between : str
         Patterns at the beginning of an instruction, its predicate left out. Under a predicate `between` stops nothing.
     """
-    bare = [re.sub(r"^@!?U?P\w+ ", "", line) for line in code]
+    bare = [without_predicate(line) for line in code]
     after = _successors(code, bare)
     seen: set[int] = set()
     todo = [n for i, line in enumerate(bare) if re.match(event, line) for n in after[i]]

@@ -45,12 +45,12 @@ def measure(out: str) -> None:
     show(out)
 
 
-def rank_of(shape: str, dtype: str) -> Layer:
+def rank_of(shape: str, dtype: str, tokens: int = TOKENS) -> Layer:
     """Return one rank of EP8 as a layer by itself: its experts, and as many rows."""
     whole = moe_shape(shape)
     local = whole.experts // MAX_EP
     top_k = min(whole.top_k, local)
-    return Layer(msgspec.structs.replace(whole, experts=local, top_k=top_k), TOKENS * whole.top_k // top_k, 1, dtype)
+    return Layer(msgspec.structs.replace(whole, experts=local, top_k=top_k), tokens * whole.top_k // top_k, 1, dtype)
 
 
 def _measured(gpus: Gpus, rng: np.random.Generator, shape: str, dtype: str) -> Row:

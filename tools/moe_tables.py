@@ -31,7 +31,7 @@ OPTIONS = {
     "chosen bulk rows": "bulk row stores",
     "chosen publish release": "published by the storing warpgroup",
     "chosen publish elsewhere": "published by another warp",
-    "chosen publish bulk": "published by bulk completion",
+    "chosen publish bulk": "bulk stores, released by their warps",
     "chosen slots by token": "slots by token",
     "chosen dispatch": "pulls on",
 }

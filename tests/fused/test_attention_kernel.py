@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sass import disassemble, kernels, unordered
+from sass import disassemble, kernels, unordered, without_predicate
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, architectures_of, compile_kernel
@@ -68,7 +68,7 @@ def test_who_stores_a_flag_has_released_itself_what_it_announces(build: Build) -
     told = rf"LDS\S* R\d+, \[U?R\d+\+{stored_at:#x}\]"
     flag = rf"{'STG' if build.flags == 'tile' else 'REDG'}\.E\S*\.STRONG\.SYS"
     for pattern in (told, flag):
-        assert any(re.match(pattern, re.sub(r"^@!?U?P\w+ ", "", line)) for line in code), pattern
+        assert any(re.match(pattern, without_predicate(line)) for line in code), pattern
     assert not unordered(code, told, flag, r"MEMBAR\.(ALL|SC)\.SYS")
     waits = [after for line, after in pairwise(code) if re.match(r"DEPBAR\.LE SB0", line)]
     assert len(waits) == (2 if build.store == "bulk" else 0), "in the loop, and after the last tile"

@@ -30,7 +30,7 @@ WARM_UP = 1
 COUNTED_TOKENS = 2048
 #: Of a search: half a tile too, which is never chosen.
 SEARCHED_LEADS = (0.5, *LEADS)
-#: How Linear-1 tiles are published where nothing else is said: by a little the fastest of those without a race (docs/moe.md).
+#: How Linear-1 tiles are published where nothing else is said: by a little the fastest of those measured that do not race (docs/moe.md).
 PUBLISH: Publish = "elsewhere"
 #: Other ways to execute the chosen order: the variant's name, and what it changes in the build.
 OPTIONS: dict[str, dict[str, Any]] = {
