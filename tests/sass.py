@@ -38,10 +38,9 @@ def kernels(cubin: bytes) -> dict[str, list[str]]:
     }
 
 
-<<<<<<< HEAD
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction, the labels before it, and its scoreboards: those it waits for, the one it frees when its registers are read, and when done."""
+    """One instruction, the labels before it, and its scoreboards: waited for, freed when its registers are read, freed when it is done."""
 
     text: str
     labels: tuple[str, ...]
@@ -114,13 +113,13 @@ def between(code: list[Instruction], begin: int, end: int, walls: set[int]) -> s
             before[n].append(i)
     ahead, back = reached(follow, begin, walls | {end}), reached(before, end, walls)
     return (ahead & back - walls) | {end} if end in ahead else set()
-=======
+
+
 def without_predicate(line: str) -> str:
     """Return an instruction as it is executed where it is."""
     return re.sub(r"^@!?U?P\w+ ", "", line)
 
 
->>>>>>> 398df55 (docs, tools: what is released before it is announced, and a tool that measures what that costs)
 def unordered(code: list[str], event: str, flag: str, between: str) -> set[int]:
     """Follow every path from an event; return where a flag is reached that nothing `between` comes before.
 
