@@ -158,11 +158,16 @@ class PairModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFacts:
-    """What the instrument itself costs: two clock reads around nothing, a system fence with nothing outstanding, the timer's tick."""
+    """What the instrument itself costs, and what every issue time therefore contains.
+
+    `clock_read_cycles`: an empty burst until *taken*, that is two clock reads, the empty loop and the read of shared memory behind it;
+    `issued_read_cycles`: the same until *issued*. Then a system fence with nothing outstanding, and the timer's tick.
+    """
 
     clock_read_cycles: Estimate
     empty_fence_cycles: Estimate
     globaltimer_tick_ns: Estimate
+    issued_read_cycles: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,10 @@ def timer_facts(rows: pd.DataFrame, processes: NDArray[np.int64], resamples: int
         return estimate(Resampled(float(centre[0]), draws[:, 0], apart[:, 0], values.shape[1]), statistic=column)
 
     return TimerFacts(
-        clock_read_cycles=fact("issue_mean_cycles"), empty_fence_cycles=fact("drain_mean_cycles"), globaltimer_tick_ns=_tick(rows)
+        clock_read_cycles=fact("issue_mean_cycles"),
+        empty_fence_cycles=fact("drain_mean_cycles"),
+        globaltimer_tick_ns=_tick(rows),
+        issued_read_cycles=fact("issued_mean_cycles"),
     )
 
 

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+#: A warp that goes on slower than this many times its own pace is held up by the port.
+_OWN_PACE = 1.2
 Cells = tuple[tuple[float | None, ...], ...]
 
 
@@ -82,7 +84,8 @@ def _dense(table: IssueTable) -> tuple[FloatArray, FloatArray]:
 def _row(table: IssueTable, row: tuple[float | None, ...], longest: int, slope: float) -> FloatArray:
     """Return one warp count's issue time for 0 to `longest` stores of each warp.
 
-    Whole turns of the loop are interpolated between whole turns; a turn that is not full costs less by what was measured of such turns.
+    Whole turns of the loop are interpolated between whole turns, and a turn that is not full costs less by what was measured of such turns;
+    where the SM's port is what holds the warps up, each store costs the same.
     """
     known = {n: v for n, v in zip(table.stores, row, strict=True) if v is not None}
     group = table.group
@@ -99,8 +102,11 @@ def _row(table: IssueTable, row: tuple[float | None, ...], longest: int, slope: 
             out[n] = known[n]
         elif n > last:
             out[n] = known[last] + (n - last) * slope
-        elif len(whole) >= 2 and whole[0] <= full <= whole[-1]:
-            out[n] = float(np.interp(full, whole, [known[m] for m in whole])) - saved[n % group]
         else:
-            out[n] = float(np.interp(n, sorted(known), [known[m] for m in sorted(known)]))
+            low, high = max((m for m in known if m < n), default=0), min(m for m in known if m > n)
+            by_turns = len(whole) >= 2 and whole[0] <= full <= whole[-1]
+            if by_turns and known[high] - known.get(low, 0.0) <= _OWN_PACE * table.store_cycles * (high - low):
+                out[n] = float(np.interp(full, whole, [known[m] for m in whole])) - saved[n % group]
+            else:
+                out[n] = float(np.interp(n, sorted(known), [known[m] for m in sorted(known)]))
     return out
