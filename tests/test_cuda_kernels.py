@@ -239,7 +239,8 @@ def test_the_cache_is_keyed_by_every_source(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "k.cu").write_text('#include "h.cuh"\nextern "C" __global__ void f(int *p) { *p = VALUE; }\n')
     (tmp_path / "cuda" / "h.cuh").write_text("#define VALUE 1\n")
-    monkeypatch.setattr("xstage_bench.device.cuda.compile.asset_dir", lambda name: tmp_path / name)
+    for module in ("compile", "identity"):
+        monkeypatch.setattr(f"xstage_bench.device.cuda.{module}.asset_dir", lambda name: tmp_path / name)
     monkeypatch.setenv("XSTAGE_CACHE_DIR", str(tmp_path / "cache"))
     before, first = sources_hash(), compile_kernel("k.cu", "sm_90")
     assert compile_kernel("k.cu", "sm_90") == first

@@ -7,6 +7,7 @@ The npz is what tools/measure_pacer.py wrote. A burst counts as stalled above 1.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.device.cuda.identity import Kernel, merged
 from xstage_bench.device.cuda.pacing import STEP
 from xstage_bench.model.document import Model
 from xstage_bench.model.laws import balanced_accuracy
@@ -129,13 +131,15 @@ def main(words: list[str]) -> None:
     where = Path(words[0])
     model = find_model(where)
     summary: dict[str, Any] = {"recorded": recorded(where, model)}
+    kernels = load_run(where).manifest.kernels
     if len(words) > 1:
         found = np.load(words[1])
         summary |= {"device": on_device(model, found), "choice": choices(found)}
+        kernels = merged(kernels, [Kernel(**k) for k in json.loads(str(found["kernels"]))] if "kernels" in found else [])
     for rows in summary.values():
         show(rows)
     if len(words) > 2:
-        write_json(Path(words[2]), {"schema_version": 1, "model": str(where), **summary})
+        write_json(Path(words[2]), {"schema_version": 1, "model": str(where), "kernels": kernels, **summary})
 
 
 if __name__ == "__main__":

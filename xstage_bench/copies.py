@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xstage_bench.device import Device, Execution
+from xstage_bench.device import Device, Execution, kernels_of
+from xstage_bench.device.cuda.identity import Kernel, merged
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import PairError
 from xstage_bench.flavour import FLAVOURS
@@ -130,6 +131,7 @@ def measure_copies(
     document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "kind": "copies", "backend": "cuda"}
     document |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "environment_before": snapshot()}
     failed: dict[str, str] = {}
+    kernels: list[Kernel] = []
     for process in range(processes):
         device = open_copier(process)
         try:
@@ -151,7 +153,9 @@ def measure_copies(
                 except PairError as error:
                     failed[pair] = error.message
         finally:
+            kernels = merged(kernels, kernels_of(device))
             device.close()
+    document["kernels"] = kernels
     rows = [summarise(pair, what, each, document["line_rate_gb_per_s"]) for (pair, what), each in rates.items()]
     method = {"buffer_bytes": BUFFER_BYTES, "loops": LOOPS, "samples": SAMPLES, "sustained_bytes": SUSTAINED_BYTES, "warps": WARPS}
     return {**document, "method": method, "environment_after": snapshot(), "failed_pairs": failed, "rows": rows}

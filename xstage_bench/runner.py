@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from xstage_bench.device import Device
+from xstage_bench.device import Device, kernels_of
 from xstage_bench.device.backend import open_device
+from xstage_bench.device.cuda.identity import Kernel, merged
 from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.environment import link_error_deltas, snapshot
 from xstage_bench.errors import PairError, UsageError
@@ -38,6 +39,7 @@ class RunOutcome:
     executions: int = 0
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
 
 
 def new_run_folder(out: Path | None) -> Path:
@@ -90,6 +92,7 @@ def record_run(
             argv=list(argv),
             versions=dict(before.get("versions") or {}),
             cuda_sources=_cuda_sources(options),
+            kernels=kernels_of(device),
             node=node,
             environment_before=before,
             seed=options.seed,
@@ -104,6 +107,7 @@ def record_run(
                 environment_after=after,
                 link_error_deltas=link_error_deltas(before, after),
                 failed_pairs=outcome.failed_pairs,
+                kernels=merged(writer.manifest.kernels, outcome.kernels),
                 wall_s=round(outcome.wall_s, 3),
                 notes=[*writer.manifest.notes, *outcome.notes],
             )
@@ -159,6 +163,7 @@ def run_plan(
                 except PairError as error:
                     outcome.failed_pairs[name] = error.message
         finally:
+            outcome.kernels = merged(outcome.kernels, kernels_of(current))
             writer.flush()
             if own:
                 current.close()

@@ -8,8 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from xstage_bench.device import Node
+from xstage_bench.device import Node, kernels_of
 from xstage_bench.device.backend import BackendChoice, open_device
+from xstage_bench.device.cuda.identity import Kernel, merged
 from xstage_bench.environment import link_error_deltas, snapshot
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.patterns import usable
@@ -87,6 +88,7 @@ def measure_scenes(
     waived: dict[str, str] = {}
     failed: dict[str, str] = {}
     facts: dict[str, Any] = {}
+    kernels: list[Kernel] = []
     per_block = max(1, -(-repetitions // (processes * BLOCKS)))
     for process in range(processes):
         say(f"process {process + 1} of {processes}")
@@ -107,6 +109,7 @@ def measure_scenes(
                 if not any(f"{a}>{b}" in failed for a, b in scenes[i].pairs()):
                     _one(device, scenes[i], per_block + 1, process, found.setdefault(int(i), []), failed)
         finally:
+            kernels = merged(kernels, kernels_of(device))
             device.close()
     after = snapshot()
     return {
@@ -114,6 +117,7 @@ def measure_scenes(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "simulated": choice.simulated,
         **facts,
+        "kernels": kernels,
         "driver": (before.get("nvml") or {}).get("driver"),
         "processes": processes,
         "repetitions": per_block * BLOCKS * processes,

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.device import Compute, TaskDevice
+from xstage_bench.device import Compute, TaskDevice, kernels_of
 from xstage_bench.device.backend import BackendChoice, open_device
+from xstage_bench.device.cuda.identity import Kernel, merged
 from xstage_bench.environment import link_error_deltas, snapshot
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.model.estimate import Estimate, over_processes
@@ -94,6 +95,7 @@ def measure_tasks(
     traces: dict[str, list[tuple[int, TaskTrace]]] = {}
     failed: dict[str, str] = {}
     facts: dict[str, Any] = {}
+    kernels: list[Kernel] = []
     pairs = dict.fromkeys((s.source, s.destination) for s in schedules)
     for process in range(processes):
         say(f"process {process + 1} of {processes}")
@@ -112,12 +114,14 @@ def measure_tasks(
                 except PairError as error:
                     failed[f"{pair[0]}>{pair[1]}"] = error.message
         finally:
+            kernels = merged(kernels, kernels_of(device))
             device.close()
     return {
         "schema_version": SCHEMA_VERSION,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "simulated": choice.simulated,
         **facts,
+        "kernels": kernels,
         "driver": (before.get("nvml") or {}).get("driver"),
         "compute": compute,
         "processes": processes,

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from xstage_bench.arrival import arrival_row, arrival_watches
-from xstage_bench.device import Gpu, Node
+from xstage_bench.device import Gpu, Node, kernels_of
+from xstage_bench.device.cuda.identity import Kernel, merged
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.schedule import Burst, Schedule
@@ -189,6 +190,7 @@ def survey(
     rows: list[dict[str, Any]] = []
     counters: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
+    kernels: list[Kernel] = []
     for process in range(1 if quick else processes):
         device = open_watcher(process)
         try:
@@ -221,7 +223,9 @@ def survey(
                 "line_rate_gb_per_s": node.line_rate_gb_per_s,
             }
         finally:
+            kernels = merged(kernels, kernels_of(device))
             device.close()
+    document["kernels"] = kernels
     return {**document, "environment_after": snapshot(), "failed_pairs": failed, "link_counters": counters, "rows": rows}
 
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +19,7 @@ import pytest
 from record_fake import FakeDevice, make_manifest, make_plan, make_run, make_schedules, make_trace, write_plan
 
 from xstage_bench.device import Execution
+from xstage_bench.device.cuda.identity import Kernel
 from xstage_bench.errors import UsageError, XStageError
 from xstage_bench.record import atomic
 from xstage_bench.record.reader import load_run
@@ -263,9 +265,16 @@ class TestResume:
         with pytest.raises(UsageError, match=next(iter(change))):
             RunWriter(tmp_path / "r", make_manifest(**change), resume=True)
 
-    def test_on_other_gpus(self, tmp_path):
-        from dataclasses import replace
+    def test_measured_by_the_same_kernels_however_the_rest_of_the_sources_changed(self, tmp_path):
+        first, flavour = (Kernel(source="burst.cu", arch="sm_90", compiler="NVRTC 13.0", identity=i) for i in ("aa", "bb"))
+        with RunWriter(tmp_path / "r", make_manifest(cuda_sources="before", kernels=[first, flavour])):
+            pass
+        with pytest.raises(UsageError, match=r"another burst\.cu"):
+            RunWriter(tmp_path / "r", make_manifest(kernels=[replace(first, identity="cc")]), resume=True)
+        with RunWriter(tmp_path / "r", make_manifest(cuda_sources="after", kernels=[first]), resume=True) as writer:
+            assert writer.manifest.kernels == [first, flavour]
 
+    def test_on_other_gpus(self, tmp_path):
         from record_fake import NODE
 
         make_run(tmp_path / "r", finish=False)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from xstage_bench.device.cuda.identity import Kernel
 from xstage_bench.schedule import Schedule
 from xstage_bench.task_schedule import TaskSchedule, TaskTrace
 from xstage_bench.trace import Trace
@@ -124,3 +125,17 @@ class TaskDevice(Device, Protocol):
         in its `status`.
         """
         ...
+
+
+@runtime_checkable
+class CompilingDevice(Protocol):
+    """A device whose numbers come out of compiled kernels: ``cuda``, and ``replay`` of what was measured by it."""
+
+    def kernels(self) -> list[Kernel]:
+        """Return every kernel that was loaded so far, whether or not it has run."""
+        ...
+
+
+def kernels_of(device: object) -> list[Kernel]:
+    """Return the kernels of a device; a simulator has none."""
+    return device.kernels() if isinstance(device, CompilingDevice) else []

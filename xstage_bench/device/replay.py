@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device import Execution, Kind, Node
+from xstage_bench.device.cuda.identity import Kernel
 from xstage_bench.errors import DataError, PairError, UsageError, XStageError
 from xstage_bench.record.columns import MEASURED, PER_PRODUCER
 from xstage_bench.record.reader import Run, load_run, schedules_of
@@ -121,6 +122,10 @@ class ReplayDevice:
     def simulated(self) -> bool:
         """True when the recorded run was simulated: its replay is too."""
         return self._run.manifest.simulated
+
+    def kernels(self) -> list[Kernel]:
+        """Return those that the recording was measured by."""
+        return self._run.manifest.kernels
 
     def node(self) -> Node:
         """Return the recorded node."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from xstage_bench.device.cuda.compile import newly_compiled
 from xstage_bench.errors import DeviceLostError, XStageError
 
 #: Silence after which the process is taken for hung. Every wait inside the kernels ends after 2 s; compiling and connecting take longer.
@@ -19,7 +20,7 @@ Work = Callable[[dict[str, Any], Callable[[str, Any], None]], None]
 
 
 def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> Iterator[tuple[str, Any]]:
-    """Yield what `work` sends, as (kind, value), until it is done.
+    """Yield what `work` sends, as (kind, value), until it is done; before a value, as ``kernels``, those compiled for it.
 
     Raises
     ------
@@ -56,8 +57,13 @@ def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> It
 
 
 def _serve(work: Work, job: dict[str, Any], pipe: Connection) -> None:
+    def send(kind: str, value: Any) -> None:
+        if kernels := newly_compiled():
+            pipe.send(("kernels", kernels))
+        pipe.send((kind, value))
+
     try:
-        work(job, lambda kind, value: pipe.send((kind, value)))
+        work(job, send)
         pipe.send(("done", None))
     except BrokenPipeError:  # who asked has gone: there is nobody to tell
         return

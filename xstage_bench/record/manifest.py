@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.device import Node
+from xstage_bench.device.cuda.identity import Kernel
 from xstage_bench.errors import DataError
 from xstage_bench.record.json_file import read_json, write_json
 from xstage_bench.schedule import HOST
@@ -42,6 +43,9 @@ class Manifest:
         Of this package, Python and what the numbers depend on; null where a package is absent.
     cuda_sources : str or None
         Hash of ``cuda/``; null unless the backend compiles it.
+    kernels : list of Kernel
+        Every kernel that was loaded: while the run goes on, those loaded at its start. Empty where nothing is compiled, and in runs from
+        before identities.
     node : Node
     environment_before, environment_after : dict or None
         Named facts only (clocks, throttle reasons, links and their state, driver); never the process environment.
@@ -68,6 +72,7 @@ class Manifest:
     argv: list[str] = field(default_factory=list)
     versions: dict[str, str | None] = field(default_factory=dict)
     cuda_sources: str | None = None
+    kernels: list[Kernel] = field(default_factory=list)
     node: Node
     environment_before: dict[str, Any] | None = None
     environment_after: dict[str, Any] | None = None
@@ -105,7 +110,12 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
 
 def resume_mismatch(old: Manifest, new: Manifest) -> str | None:
     """Say in one sentence why a run described by `new` must not add to the folder of `old`; None when it may."""
-    for name in ("backend", "simulated", "cuda_sources", "seed"):
+    known = {k.identity for k in old.kernels}
+    for kernel in new.kernels if known else ():
+        if kernel.identity not in known:
+            return f"the run began with another {kernel.source} for {kernel.arch} than the one here (sources, macros or compiler)"
+    names = ("backend", "simulated", "seed") if known and new.kernels else ("backend", "simulated", "cuda_sources", "seed")
+    for name in names:
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             return f"{name} was {before!r} and is now {now!r}"

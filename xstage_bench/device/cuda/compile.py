@@ -1,8 +1,8 @@
 """Compile the kernels of ``cuda/`` to machine code with NVRTC; needs no GPU.
 
 The device, the tests and ``make kernels`` compile through this one function, so what is checked is what runs. CuPy's own disk
-cache ignores files that a source includes; here the key is a hash of the whole folder, and the compiler's version: another NVRTC makes
-another measured loop of the same source (docs/method.md).
+cache ignores files that a source includes; here the key is the kernel's identity: another NVRTC makes another measured loop of the same
+source (docs/method.md). Every kernel that a process compiles is noted, since a recording names what measured it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 
 from xstage_bench.assets import asset_dir
+from xstage_bench.device.cuda.identity import Kernel, kernel_of
 from xstage_bench.errors import XStageError
 
 #: Architectures for which every plain kernel must compile.
 ARCHITECTURES: tuple[str, ...] = ("sm_80", "sm_90", "sm_100")
 #: The architecture of kernels that use warpgroup products and the tensor copy engine.
 HOPPER = "sm_90a"
+_COMPILED: dict[str, Kernel] = {}
+_told = 0
 
 
 def architectures_of(source: str) -> tuple[str, ...]:
@@ -35,16 +37,16 @@ def sources_hash() -> str:
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=1)
-def _nvrtc_version() -> tuple[int, ...] | None:
-    """Return the compiler's version, or None where it is not installed: then only what was compiled without one can be had."""
-    try:
-        from cuda.bindings import nvrtc
+def compiled() -> list[Kernel]:
+    """Return the kernels that this process has compiled or taken from the cache, in that order."""
+    return list(_COMPILED.values())
 
-        status, *version = nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError, OSError):
-        return None
-    return tuple(int(v) for v in version) if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else None
+
+def newly_compiled() -> list[Kernel]:
+    """Return those of `compiled` that no earlier call returned: what a worker has to tell its parent."""
+    global _told
+    new, _told = compiled()[_told:], len(_COMPILED)
+    return new
 
 
 def _cache_dir() -> Path:
@@ -69,7 +71,7 @@ def compile_kernel(
     headers : mapping of str to str, optional
         Sources that are no file of ``cuda/``, by the name under which they are included.
     cache : bool
-        Keep the result under ``$XSTAGE_CACHE_DIR`` (default: the user's cache folder), keyed by the hash of all sources.
+        Keep the result under ``$XSTAGE_CACHE_DIR`` (default: the user's cache folder), keyed by its identity.
 
     Raises
     ------
@@ -77,11 +79,9 @@ def compile_kernel(
         NVRTC is not installed, or rejects the source; the message is its log.
     """
     definitions = dict(defines or {})
-    name = hashlib.blake2b(
-        repr((source, arch, sorted(definitions.items()), *sorted((headers or {}).items()), sources_hash(), _nvrtc_version())).encode(),
-        digest_size=12,
-    ).hexdigest()
-    cached = _cache_dir() / f"{Path(source).stem}-{arch}-{name}.cubin"
+    kernel = kernel_of(source, arch, definitions, headers)
+    _COMPILED[kernel.identity] = kernel
+    cached = _cache_dir() / f"{Path(source).stem}-{arch}-{kernel.identity}.cubin"
     if cache and cached.is_file():
         return cached.read_bytes()
     cubin = compile_source((asset_dir("cuda") / source).read_text(), source, arch, definitions, headers)

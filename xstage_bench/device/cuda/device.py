@@ -21,6 +21,7 @@ from xstage_bench.device import Compute, Execution, Gpu, Node
 from xstage_bench.device.cuda import layout, tasks, visibility, worker
 from xstage_bench.device.cuda import scene as scene_layout
 from xstage_bench.device.cuda.debug import timeout_scale
+from xstage_bench.device.cuda.identity import Kernel, merged
 from xstage_bench.device.cuda.variant import Variant, variant_of
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
 from xstage_bench.flavour import for_architecture
@@ -61,6 +62,7 @@ class CudaDevice:
         self._loaded: set[tuple[Variant, bool]] = set()
         self._verified: set[tuple[int, int, str, str]] = set()
         self._arch: dict[int, str] = {}
+        self._kernels: list[Kernel] = []
         self._rates: dict[tuple[int, str, str, int], tasks.Rate] = {}
 
     def node(self) -> Node:
@@ -91,6 +93,10 @@ class CudaDevice:
             known = (for_architecture(oldest), tuple(LAYOUTS), every_completion())
             self._node = Node(gpus, pairs, facts["timer_tick_ns"], line_rate, unusable or None, *known)
         return self._node
+
+    def kernels(self) -> list[Kernel]:
+        """As `CompilingDevice.kernels`."""
+        return self._kernels
 
     def verify(self, source: int, destination: int) -> None:
         """Check every byte of the destination, on the destination, after one burst into poisoned memory."""
@@ -303,7 +309,7 @@ class CudaDevice:
                 "run 'xstage doctor'; try one GPU with CUDA_VISIBLE_DEVICES",
             )
         try:
-            status, facts = here.recv()
+            status, facts, *compiled = here.recv()
         except EOFError:
             self._kill()
             raise XStageError("the CUDA worker died while starting", "run with --debug; run 'xstage doctor'") from None
@@ -312,6 +318,7 @@ class CudaDevice:
             if "ModuleNotFoundError" in facts or "ImportError" in facts:
                 raise XStageError(f"the CUDA libraries are not installed: {facts}", "pip install 'xstage-bench[cuda13]' (or cuda12)")
             raise WaivedError(f"CUDA cannot be used here: {facts}", "run 'xstage doctor'; use --backend sim for a simulated node")
+        self._kernels = merged(self._kernels, *compiled)
         return dict(facts)
 
     def _send(self, *message: Any) -> None:
@@ -331,13 +338,14 @@ class CudaDevice:
                     f"{pair}: the GPU did not answer within {patience_s:.0f} s and its process was ended",
                     "likely causes: IOMMU or ACS on the path, a bridge half seated, the fabric manager; run 'xstage doctor'",
                 )
-            status, payload = self._pipe.recv()
+            status, payload, *compiled = self._pipe.recv()
         except (EOFError, OSError):
             self._kill()
             raise DeviceLostError(f"{pair}: the process that owns the GPUs died", "see the kernel log (dmesg | grep -i xid)") from None
         if status != "ok":
             self._kill()  # a CUDA error is sticky: nothing more can be done in that context
             raise DeviceLostError(f"{pair}: {payload}", "see the kernel log (dmesg | grep -i xid); run 'xstage doctor'")
+        self._kernels = merged(self._kernels, *compiled)
         return payload
 
     def _kill(self) -> None:

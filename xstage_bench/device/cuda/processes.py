@@ -20,6 +20,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ import numpy as np
 
 from xstage_bench.device import Execution
 from xstage_bench.device.cuda import layout
+from xstage_bench.device.cuda.compile import compiled
 from xstage_bench.device.cuda.device import CudaDevice
+from xstage_bench.device.cuda.identity import Kernel
 from xstage_bench.device.cuda.peer_memory import IpcWindows, NvshmemWindows, Windows
 from xstage_bench.device.cuda.rank_gpu import WINDOW_BYTES, RankGpu
 from xstage_bench.device.cuda.rendezvous import Channel, PartnerError, Place, find_place
@@ -80,7 +83,7 @@ def measure_plain(repetitions: int = REPETITIONS) -> dict[str, Any]:
             device.verify(source, destination)
             jobs = sweep(node.gpus[source].sm_count, source, destination, repetitions)
             pairs[f"{source}>{destination}"] = _rows(jobs, device.measure(jobs))
-        return _document("plain", "one process", [{"name": g.name, "uuid": g.uuid} for g in node.gpus], pairs)
+        return _document("plain", "one process", [{"name": g.name, "uuid": g.uuid} for g in node.gpus], pairs, device.kernels())
     finally:
         device.close()
 
@@ -155,7 +158,7 @@ class RankRun:
                 rows = _rows(jobs, self._traces(jobs, windows.peers[destination]))
             pairs[pair] = self._channel.exchange(f"measured {pair}", rows, _MEASURE_S)[source]
         windows.close()
-        return _document(self._memory, self._place.launcher, ranks, pairs) if self._place.rank == 0 else None
+        return _document(self._memory, self._place.launcher, ranks, pairs, compiled()) if self._place.rank == 0 else None
 
     def _introduce(self) -> list[dict[str, Any]]:
         mine = {"name": self._gpu.name, "uuid": self._gpu.uuid, "memory": self._memory}
@@ -212,8 +215,9 @@ def _rows(jobs: Sequence[Execution], traces: Iterator[Trace]) -> list[dict[str, 
     return out
 
 
-def _document(memory: str, launcher: str, ranks: list[dict[str, Any]], pairs: dict[str, Any]) -> dict[str, Any]:
-    return {"schema_version": 1, "memory": memory, "launcher": launcher, "ranks": ranks, "pairs": pairs}
+def _document(memory: str, launcher: str, ranks: list[dict[str, Any]], pairs: dict[str, Any], kernels: Sequence[Kernel]) -> dict[str, Any]:
+    head = {"schema_version": 1, "memory": memory, "launcher": launcher, "kernels": [asdict(k) for k in kernels]}
+    return {**head, "ranks": ranks, "pairs": pairs}
 
 
 def _watch(seconds: float) -> None:

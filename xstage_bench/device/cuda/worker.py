@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.device.cuda import layout
-from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.compile import compile_kernel, newly_compiled
 from xstage_bench.device.cuda.copies_worker import Copies
 from xstage_bench.device.cuda.debug import HANG_NS, planted, timeout_scale
 from xstage_bench.device.cuda.host_memory import HostMemory
@@ -49,7 +49,7 @@ def main(pipe: Connection) -> None:
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # lazy loading while another kernel spins dead-locks
     try:
         node = _Node()
-        pipe.send(("ok", node.facts()))
+        pipe.send(("ok", node.facts(), newly_compiled()))
     except Exception as error:
         pipe.send(("error", f"{type(error).__name__}: {error}"))
         return
@@ -66,7 +66,7 @@ def main(pipe: Connection) -> None:
         except (EOFError, OSError):
             return
         try:
-            pipe.send(("ok", handlers[name](*arguments)))
+            pipe.send(("ok", handlers[name](*arguments), newly_compiled()))
         except Exception as error:  # reported to the parent, which decides; a sticky CUDA error makes every later call fail too
             pipe.send(("error", f"{type(error).__name__}: {error}"))
 

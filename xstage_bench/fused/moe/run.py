@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from xstage_bench.device.cuda.identity import Kernel, merged
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import WaivedError
 from xstage_bench.fused.session import results
@@ -91,10 +92,11 @@ def run(
     XStageError
         The GPUs cannot be measured, or were lost; what was measured before lies at `path`.
     """
-    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "backend": "cuda", "rows": [], "failed": {}, "left": {}, "tiles": {}}
+    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "backend": "cuda", "kernels": [], "rows": []}
+    document |= {"failed": {}, "left": {}, "tiles": {}}
     if resume:
         document |= read_json(path, dict)
-        document["left"] = {}
+        document |= {"left": {}, "kernels": [Kernel(**k) for k in document["kernels"]]}
     document |= {"argv": list(argv), "environment": snapshot()}
     done = {row["key"] for row in document["rows"]}
     job = {"cases": list(cases), "done": done, **asdict(options)}
@@ -104,6 +106,8 @@ def run(
         elif kind == "row":
             document["rows"].append(value)
             write_json(path, document)
+        elif kind == "kernels":
+            document[kind] = merged(document[kind], value)
         else:
             document[kind][value[0]] = value[1]
     document["environment_after"] = snapshot()

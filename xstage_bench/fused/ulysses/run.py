@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from xstage_bench.device.cuda.identity import merged
 from xstage_bench.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.errors import UsageError, WaivedError, XStageError
 from xstage_bench.fused.session import results
@@ -135,6 +136,7 @@ def run(
         "environment_before": before,
         "environment_after": None,
         "link_error_deltas": None,
+        "kernels": [],
         "failed": {},
         "rows": [],
     }
@@ -143,6 +145,8 @@ def run(
         for kind, value in results(measure, job):
             if kind == "facts":
                 document |= value
+            elif kind == "kernels":
+                document[kind] = merged(document[kind], value)
             elif kind == "row":
                 document["rows"].append(value)
                 keep(document)

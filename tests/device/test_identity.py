@@ -1,0 +1,168 @@
+"""What a recording says of its instrument: one kernel's own text, its macros, the compiler and the architecture."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from xstage_bench.assets import asset_dir
+from xstage_bench.device import kernels_of
+from xstage_bench.device.cuda.compile import compile_kernel, compiled, newly_compiled
+from xstage_bench.device.cuda.device import CudaDevice
+from xstage_bench.device.cuda.identity import (
+    Kernel,
+    compiler_version,
+    in_tree,
+    kernel_identity,
+    kernel_of,
+    merged,
+    sources_of,
+    without_comments,
+)
+from xstage_bench.device.cuda.variant import OWN_FLAVOUR, Variant
+from xstage_bench.flavour import FLAVOURS
+from xstage_bench.fused.session import results
+
+FLAVOUR = {"XSTAGE_FLAVOUR": "st_v4"}
+
+
+def identity(source: str = "burst.cu", arch: str = "sm_90", compiler: str = "NVRTC 13.0.88", **defines: str) -> str:
+    return kernel_identity(source, arch, defines, compiler=compiler)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of cuda/ that may be edited."""
+    shutil.copytree(asset_dir("cuda"), tmp_path / "cuda")
+    monkeypatch.setattr("xstage_bench.device.cuda.identity.asset_dir", lambda name: tmp_path / name)
+    return tmp_path / "cuda"
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_only_what_a_kernel_includes_counts(tree: Path) -> None:
+    burst, moe = identity(), identity("moe.cu", "sm_90a")
+    edit(tree / "moe.cu", "#include", '__device__ int added;\n#include "pattern.cuh"\n#include')
+    assert identity() == burst
+    assert identity("moe.cu", "sm_90a") != moe
+    edit(tree / "flavours.cuh", "#ifndef XSTAGE_FLAVOUR", "#define ADDED 1\n#ifndef XSTAGE_FLAVOUR")
+    assert identity() != burst  # three includes away
+
+
+def test_macros_architecture_and_compiler_count() -> None:
+    every = {
+        identity(),
+        identity(arch="sm_100"),
+        identity(compiler="NVRTC 13.0.89"),
+        identity(XSTAGE_TIMELINE="1"),
+        identity(XSTAGE_TIMELINE="2"),
+        identity("verify.cu"),
+    }
+    assert len(every) == 6
+    assert identity(A="1", B="2") == identity(B="2", A="1")
+
+
+def test_an_include_under_a_condition_counts(tree: Path) -> None:
+    before = identity("moe.cu", "sm_90a")
+    assert "xstage_stage.cuh" in sources_of("moe.cu")  # two conditions away
+    edit(tree / "xstage_pacer.cuh", "#define XSTAGE_PACER", "#define XSTAGE_PACER 1")
+    assert identity("moe.cu", "sm_90a") != before
+
+
+def test_comments_do_not_count(tree: Path) -> None:
+    before = identity()
+    (tree / "stamps.cuh").write_text("// one more\n\n/* and\n another */" + (tree / "stamps.cuh").read_text())
+    assert identity() == before
+
+
+@pytest.mark.parametrize(
+    ("code", "bare"),
+    [
+        ('f("// no comment"); // one', 'f("// no comment");'),
+        ('asm("a /* b */ c");/* d */g();', 'asm("a /* b */ c"); g();'),
+        ("char c = '\"'; // \"\nx", "char c = '\"';\nx"),
+        ("// goes on \\\n  here\nx", "x"),
+        ("a /* b\n c */ d", "a   d"),
+        ('auto s = R"(// text)"; // kept', 'auto s = R"(// text)"; // kept'),
+        ("int i = 1'000; // kept", "int i = 1'000; // kept"),
+        ("int i = __LINE__;\n// kept\n", "int i = __LINE__;\n// kept\n"),
+    ],
+)
+def test_what_a_comment_is(code: str, bare: str) -> None:
+    assert without_comments(code) == bare
+
+
+def test_a_flavour_of_the_users_own_counts_and_is_in_no_tree() -> None:
+    variant = Variant(replace(FLAVOURS["st.v4"], function="mine", source='#include "pattern.cuh"\nint a;'))
+    mine = kernel_of("burst.cu", "sm_90", variant.defines(), variant.headers())
+    other = kernel_of("burst.cu", "sm_90", variant.defines(), {OWN_FLAVOUR: "int b;"})
+    assert mine.own
+    assert mine.identity not in {other.identity, kernel_of("burst.cu", "sm_90", variant.defines()).identity}
+    assert not in_tree(mine)
+
+
+def test_a_recording_is_looked_up_in_a_tree_by_its_own_compiler(tree: Path) -> None:
+    recorded = Kernel(
+        source="burst.cu", arch="sm_90", compiler="NVRTC 12.0.1", identity=identity(compiler="NVRTC 12.0.1", **FLAVOUR), defines=FLAVOUR
+    )
+    assert in_tree(recorded)
+    assert not in_tree(replace(recorded, defines={}))
+    assert not in_tree(replace(recorded, source="gone.cu"))
+    edit(tree / "issue.cuh", "#include", "#define ADDED 1\n#include")
+    assert not in_tree(recorded)
+
+
+def test_a_compiled_kernel_is_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XSTAGE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("xstage_bench.device.cuda.compile._COMPILED", {})
+    monkeypatch.setattr("xstage_bench.device.cuda.compile._told", 0)
+    for _ in range(2):  # the second from the cache
+        compile_kernel("verify.cu", "sm_90")
+    (kernel,) = compiled()
+    assert kernel == kernel_of("verify.cu", "sm_90")
+    assert kernel.compiler == compiler_version()
+    assert [p.name for p in tmp_path.rglob("*.cubin")] == [f"verify-sm_90-{kernel.identity}.cubin"]
+    assert newly_compiled() == [kernel]
+    compile_kernel("verify.cu", "sm_80")
+    assert [k.arch for k in newly_compiled()] == ["sm_80"]
+    assert newly_compiled() == []
+
+
+class _Pipe:
+    """What a worker answers."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+
+    def poll(self, seconds: float) -> bool:
+        return bool(self.answers)
+
+    def recv(self) -> object:
+        return self.answers.pop(0)
+
+
+def test_a_device_collects_what_its_worker_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (kernel_of("burst.cu", "sm_90", {"N": n}) for n in "12")
+    device = CudaDevice()
+    monkeypatch.setattr(device, "_pipe", _Pipe(("ok", 1, [first]), ("ok", 2, []), ("ok", 3, [second, first])))
+    assert [device._receive(0, 1, 0.0) for _ in range(3)] == [1, 2, 3]
+    assert kernels_of(device) == [first, second] == merged([first], [second, first])
+    assert kernels_of(object()) == []
+
+
+def _work(job: dict[str, object], send: object) -> None:
+    compile_kernel("verify.cu", "sm_90")
+    send("row", 1)  # type: ignore[operator]
+    send("row", 2)  # type: ignore[operator]
+
+
+def test_a_fused_process_sends_its_kernels_before_what_they_measured() -> None:
+    sent = list(results(_work, {}))
+    assert sent == [("kernels", [kernel_of("verify.cu", "sm_90")]), ("row", 1), ("row", 2)]
