@@ -7,7 +7,7 @@ RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
 
 # A file that a failed recipe left must not pass for a finished one.
 .DELETE_ON_ERROR:
-.PHONY: setup profile profile-node test browser lint kernels figures bench
+.PHONY: setup profile profile-node test claims browser lint kernels figures bench
 
 setup: $(VENV)/.dev
 
@@ -19,6 +19,10 @@ profile-node: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(PY) -m pytest -n 2 $(ARGS)
+
+# Every number that the pages promise, computed from its recording again; ARGS=--write puts it into them.
+claims: $(VENV)/.dev
+	PYTHONPATH=.:tools $(PY) tests/claims/check_claims.py $(ARGS)
 
 browser: $(VENV)/.browser
 

@@ -12,6 +12,7 @@ import pytest
 
 from xstage_bench.critique import criticise
 from xstage_bench.device.backend import BackendChoice
+from xstage_bench.device.cuda.identity import kernel_of
 from xstage_bench.model.document import Model
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.pipeline import fit_run
@@ -41,6 +42,23 @@ def bad(run: Any, model: Model | None) -> dict[str, Any]:
 def test_a_sound_run_is_left_alone(sound: tuple[Any, Model]) -> None:
     assert bad(*sound) == {}
     assert any("SIMULATED" in f.detail for f in criticise(*sound))
+
+
+def test_it_says_which_kernels_measured_and_whether_they_are_those_here(sound: tuple[Any, Model]) -> None:
+    run, model = sound
+    mine = [kernel_of("burst.cu", "sm_90", {"XSTAGE_TIMELINE": n}) for n in "12"]
+    other = dataclasses.replace(kernel_of("verify.cu", "sm_90"), identity="00")
+
+    def said(**change: Any) -> list[Any]:
+        return [f for f in criticise(with_samples(run, run.samples(), **change), model) if f.check == "kernels"]
+
+    (found,) = said(kernels=[*mine, other])
+    assert found.status == "ok"
+    assert f"burst.cu {mine[0].identity[:8]} and 1 more variants (sm_90, {mine[0].compiler}); verify.cu 00 (" in found.detail
+    assert found.detail.endswith("not the source of this installation")
+    assert "not the source" not in said(kernels=mine)[0].detail
+    assert "unknown" in said(simulated=False)[0].detail
+    assert said() == []  # nothing was compiled for a simulated run
 
 
 def test_without_a_model_that_is_said(sound: tuple[Any, Model]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xstage_bench.device.cuda.identity import in_words
 from xstage_bench.finding import Finding, Status
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.headline import free_entry, headline_entry
@@ -81,6 +82,10 @@ def _record(run: Run) -> list[Finding]:
         found.append(Finding("complete", "warn", "it was interrupted: fewer samples, wider intervals", "xstage run --resume --out RUN"))
     for pair, reason in m.failed_pairs.items():
         found.append(Finding(f"pair {pair}", "fail", f"not measured: {reason}", "xstage doctor; xstage topo"))
+    if m.kernels:
+        found.append(Finding("kernels", "ok", "; ".join(in_words(m.kernels))))
+    elif not m.simulated:
+        found.append(Finding("kernels", "ok", "recorded before kernels had identities: by which instrument is unknown"))
     if m.simulated:
         found.append(Finding("backend", "ok", f"SIMULATED ({m.backend}): nothing here was measured on a GPU"))
     return found

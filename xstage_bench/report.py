@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xstage_bench.copies import load_copies
+from xstage_bench.device.cuda.identity import in_words
 from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.page import Table, data_url, render
 from xstage_bench.plot import Drawn, gpu_names, image_bytes, read_once, render_figures
@@ -175,6 +176,7 @@ def provenance(model: Model, manifest: Manifest) -> Table:
         ("schedules, executions, rows", ", ".join(number(manifest.counts.get(k), 9) for k in ("schedules", "executions", "rows"))),
         ("wall time", MISSING if manifest.wall_s is None else f"{number(manifest.wall_s)} s"),
         ("hash of cuda/", manifest.cuda_sources or MISSING),
+        ("kernels", "; ".join(in_words(manifest.kernels)) or MISSING),
         ("versions", ", ".join(f"{k} {v}" for k, v in manifest.versions.items() if v) or MISSING),
     ]
     if model.timer is not None:

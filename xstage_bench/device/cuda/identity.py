@@ -136,3 +136,20 @@ def in_tree(kernel: Kernel) -> bool:
 def merged(*groups: Iterable[Kernel]) -> list[Kernel]:
     """Return the kernels of several processes or runs, each once, in order of first appearance."""
     return list({kernel.identity: kernel for group in groups for kernel in group}.values())
+
+
+def in_words(kernels: Iterable[Kernel]) -> list[str]:
+    """Return a line for each source: the identity of its first variant in short, how many more, where and by what they were compiled.
+
+    Says of each whether the sources here are those of the recording.
+    """
+    by_source: dict[str, list[Kernel]] = {}
+    for kernel in kernels:
+        by_source.setdefault(kernel.source, []).append(kernel)
+    lines = []
+    for source, mine in by_source.items():
+        more = f" and {len(mine) - 1} more variants" if len(mine) > 1 else ""
+        what = ", ".join(dict.fromkeys(word for k in mine for word in (k.arch, k.compiler or "compiler unknown")))
+        own = "" if all(in_tree(k) for k in mine if not k.own) else "; not the source of this installation"
+        lines.append(f"{source} {mine[0].identity[:8]}{more} ({what}){own}")
+    return lines
