@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from xstage_bench.device.cuda.compile import compiled
+from xstage_bench.device.cuda.identity import plain
 from xstage_bench.device.cuda.pacing import STEP, Pacing
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.pipeline import find_model
@@ -103,7 +103,7 @@ def main(model_path: str, out: str) -> None:
     pacing.verify(stage_at(model, 132, WARPS), 32)
     for _ in range(20):  # clocks rise from idle
         pacing.run(stage_at(model, 132, WARPS), warm, "fixed")
-    found["kernels"] = np.array(json.dumps([asdict(kernel) for kernel in compiled()]))
+    found["kernels"] = np.array(json.dumps(plain(compiled())))
     for part in (choice, answers):
         part(pacing, model, rng, found)
         np.savez_compressed(out, **found)

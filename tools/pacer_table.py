@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.identity import Kernel, merged
+from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.device.cuda.pacing import STEP
 from xstage_bench.model.document import Model
 from xstage_bench.model.laws import balanced_accuracy
@@ -139,7 +139,7 @@ def main(words: list[str]) -> None:
     for rows in summary.values():
         show(rows)
     if len(words) > 2:
-        write_json(Path(words[2]), {"schema_version": 1, "model": str(where), "kernels": kernels, **summary})
+        write_json(Path(words[2]), {"schema_version": 1, "model": str(where), "kernels": plain(kernels), **summary})
 
 
 if __name__ == "__main__":

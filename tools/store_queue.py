@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import compile_kernel, compiled
+from xstage_bench.device.cuda.identity import plain
 from xstage_bench.environment import snapshot
 from xstage_bench.record.json_file import read_json, write_json
 
@@ -120,7 +121,7 @@ def measure(path: str) -> None:
         "what": WHAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": snapshot(),
-        "kernels": compiled(),
+        "kernels": plain(compiled()),
         "rows": rows,
     }
     write_json(Path(path), document)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from xstage_bench.device import Device, Execution, kernels_of
-from xstage_bench.device.cuda.identity import Kernel, merged
+from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import PairError
 from xstage_bench.flavour import FLAVOURS
@@ -155,7 +155,7 @@ def measure_copies(
         finally:
             kernels = merged(kernels, kernels_of(device))
             device.close()
-    document["kernels"] = kernels
+    document["kernels"] = plain(kernels)
     rows = [summarise(pair, what, each, document["line_rate_gb_per_s"]) for (pair, what), each in rates.items()]
     method = {"buffer_bytes": BUFFER_BYTES, "loops": LOOPS, "samples": SAMPLES, "sustained_bytes": SUSTAINED_BYTES, "warps": WARPS}
     return {**document, "method": method, "environment_after": snapshot(), "failed_pairs": failed, "rows": rows}

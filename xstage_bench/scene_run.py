@@ -10,7 +10,7 @@ import numpy as np
 
 from xstage_bench.device import Node, kernels_of
 from xstage_bench.device.backend import BackendChoice, open_device
-from xstage_bench.device.cuda.identity import Kernel, merged
+from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import link_error_deltas, snapshot
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.patterns import usable
@@ -117,7 +117,7 @@ def measure_scenes(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "simulated": choice.simulated,
         **facts,
-        "kernels": kernels,
+        "kernels": plain(kernels),
         "driver": (before.get("nvml") or {}).get("driver"),
         "processes": processes,
         "repetitions": per_block * BLOCKS * processes,

@@ -15,7 +15,7 @@ import numpy as np
 
 from xstage_bench.device import Compute, TaskDevice, kernels_of
 from xstage_bench.device.backend import BackendChoice, open_device
-from xstage_bench.device.cuda.identity import Kernel, merged
+from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import link_error_deltas, snapshot
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.model.estimate import Estimate, over_processes
@@ -121,7 +121,7 @@ def measure_tasks(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "simulated": choice.simulated,
         **facts,
-        "kernels": kernels,
+        "kernels": plain(kernels),
         "driver": (before.get("nvml") or {}).get("driver"),
         "compute": compute,
         "processes": processes,

@@ -12,7 +12,7 @@ import numpy as np
 
 from xstage_bench.arrival import arrival_row, arrival_watches
 from xstage_bench.device import Gpu, Node, kernels_of
-from xstage_bench.device.cuda.identity import Kernel, merged
+from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.schedule import Burst, Schedule
@@ -225,7 +225,7 @@ def survey(
         finally:
             kernels = merged(kernels, kernels_of(device))
             device.close()
-    document["kernels"] = kernels
+    document["kernels"] = plain(kernels)
     return {**document, "environment_after": snapshot(), "failed_pairs": failed, "link_counters": counters, "rows": rows}
 
 

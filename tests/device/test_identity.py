@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from xstage_bench.assets import asset_dir
-from xstage_bench.device import kernels_of
+from xstage_bench.copies import measure_copies
+from xstage_bench.device import Gpu, Node, kernels_of
+from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.cuda.compile import compile_kernel, compiled, newly_compiled
 from xstage_bench.device.cuda.device import CudaDevice
 from xstage_bench.device.cuda.identity import (
@@ -23,8 +28,16 @@ from xstage_bench.device.cuda.identity import (
     without_comments,
 )
 from xstage_bench.device.cuda.variant import OWN_FLAVOUR, Variant
+from xstage_bench.errors import PairError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.fused.session import results
+from xstage_bench.scene import Scene
+from xstage_bench.scene_run import measure_scenes
+from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.task_run import measure_tasks
+from xstage_bench.trace import Trace
+from xstage_bench.visibility_survey import survey
+from xstage_bench.workloads.moe import moe_tasks
 
 FLAVOUR = {"XSTAGE_FLAVOUR": "st_v4"}
 
@@ -166,3 +179,47 @@ def _work(job: dict[str, object], send: object) -> None:
 def test_a_fused_process_sends_its_kernels_before_what_they_measured() -> None:
     sent = list(results(_work, {}))
     assert sent == [("kernels", [kernel_of("verify.cu", "sm_90")]), ("row", 1), ("row", 2)]
+
+
+class _Compiling:
+    """A device that compiles another kernel in each process, and can do nothing else."""
+
+    backend = "cuda"
+
+    def __init__(self, process: int) -> None:
+        self.process = process
+
+    def kernels(self) -> list[Kernel]:
+        return [kernel_of("burst.cu", "sm_90"), kernel_of("burst.cu", "sm_90", {"PROCESS": str(self.process)})]
+
+    def node(self) -> Node:
+        gpus = tuple(Gpu(i, "NVIDIA H200", tuple(range(132)), 1980.0) for i in range(2))
+        return Node(gpus, ((0, 1),), 32.0, flavours=("st.v4",))
+
+    def fail(self, *arguments: object, **options: object) -> Any:
+        raise PairError("pair 0>1: nothing can be measured here")
+
+    verify = watch = copy = measure_scene = execute_tasks = fail
+
+    def measure(self, executions: object) -> Iterator[Trace]:
+        raise PairError("pair 0>1: nothing can be measured here")
+        yield
+
+    def close(self) -> None: ...
+
+
+def test_documents_carry_the_kernels_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = BackendChoice("cuda", "test", False)
+    for module in ("scene_run", "task_run"):
+        monkeypatch.setattr(f"xstage_bench.{module}.open_device", lambda choice, *, seed, process: _Compiling(process))
+    push = Scene((Schedule((Burst(4096),), 2),))
+    layer = moe_tasks("keye-vl-2", tokens_per_rank=512, ep=8, dtype="bf16")
+    documents = [
+        survey(_Compiling, [(0, 1)], processes=2),
+        measure_copies(_Compiling, [(0, 1)], processes=2),
+        measure_scenes(choice, lambda node: [push], processes=2),
+        measure_tasks(choice, [layer], compute="spin", processes=2, instrument=False),
+    ]
+    wanted = [asdict(k) for k in merged(_Compiling(0).kernels(), _Compiling(1).kernels())]
+    assert len(wanted) == 3
+    assert [json.loads(json.dumps(d["kernels"])) for d in documents] == [wanted] * len(documents)

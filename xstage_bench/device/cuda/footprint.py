@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import compile_kernel, compiled
+from xstage_bench.device.cuda.identity import plain
 from xstage_bench.errors import PairError, UsageError
 
 DEAL = np.dtype([(n, "<u4") for n in ("chunk_mask", "run_log2", "multiplier", "inverse", "producers", "warps", "stores", "tag")])
@@ -185,7 +186,7 @@ def measure(source: int, destination: int, footprints_mib: Sequence[int], passes
                     rows.append({**asdict(shape), "pass": number, "first": repetition == 0, **reduce(stamps, shape, source)})
         faulthandler.cancel_dump_traceback_later()
     facts = {i: {"uuid": g.uuid, "name": g.name, "sm_count": g.sm_count, "sm_clock_mhz": g.sm_clock_mhz} for i, g in gpus.items()}
-    head = {"schema_version": 1, "source": source, "destination": destination, "kernels": [asdict(k) for k in compiled()]}
+    head = {"schema_version": 1, "source": source, "destination": destination, "kernels": plain(compiled())}
     return {**head, "gpus": facts, "rows": rows}
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from xstage_bench.assets import asset_dir
 
@@ -136,6 +137,11 @@ def in_tree(kernel: Kernel) -> bool:
 def merged(*groups: Iterable[Kernel]) -> list[Kernel]:
     """Return the kernels of several processes or runs, each once, in order of first appearance."""
     return list({kernel.identity: kernel for group in groups for kernel in group}.values())
+
+
+def plain(kernels: Iterable[Kernel]) -> list[dict[str, Any]]:
+    """Return the kernels as a document holds them."""
+    return [asdict(kernel) for kernel in kernels]
 
 
 def in_words(kernels: Iterable[Kernel]) -> list[str]:

@@ -20,7 +20,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from xstage_bench.device import Execution
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compiled
 from xstage_bench.device.cuda.device import CudaDevice
-from xstage_bench.device.cuda.identity import Kernel
+from xstage_bench.device.cuda.identity import Kernel, plain
 from xstage_bench.device.cuda.peer_memory import IpcWindows, NvshmemWindows, Windows
 from xstage_bench.device.cuda.rank_gpu import WINDOW_BYTES, RankGpu
 from xstage_bench.device.cuda.rendezvous import Channel, PartnerError, Place, find_place
@@ -216,7 +215,7 @@ def _rows(jobs: Sequence[Execution], traces: Iterator[Trace]) -> list[dict[str, 
 
 
 def _document(memory: str, launcher: str, ranks: list[dict[str, Any]], pairs: dict[str, Any], kernels: Sequence[Kernel]) -> dict[str, Any]:
-    head = {"schema_version": 1, "memory": memory, "launcher": launcher, "kernels": [asdict(k) for k in kernels]}
+    head = {"schema_version": 1, "memory": memory, "launcher": launcher, "kernels": plain(kernels)}
     return {**head, "ranks": ranks, "pairs": pairs}
 
 

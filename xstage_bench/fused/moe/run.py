@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from xstage_bench.device.cuda.identity import Kernel, merged
+from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import WaivedError
 from xstage_bench.fused.session import results
@@ -96,8 +96,9 @@ def run(
     document |= {"failed": {}, "left": {}, "tiles": {}}
     if resume:
         document |= read_json(path, dict)
-        document |= {"left": {}, "kernels": [Kernel(**k) for k in document["kernels"]]}
+        document["left"] = {}
     document |= {"argv": list(argv), "environment": snapshot()}
+    kernels = [Kernel(**k) for k in document["kernels"]]
     done = {row["key"] for row in document["rows"]}
     job = {"cases": list(cases), "done": done, **asdict(options)}
     for kind, value in results(run_suite, job):
@@ -107,7 +108,8 @@ def run(
             document["rows"].append(value)
             write_json(path, document)
         elif kind == "kernels":
-            document[kind] = merged(document[kind], value)
+            kernels = merged(kernels, value)
+            document[kind] = plain(kernels)
         else:
             document[kind][value[0]] = value[1]
     document["environment_after"] = snapshot()

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from xstage_bench.device.cuda.identity import merged
+from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.errors import UsageError, WaivedError, XStageError
 from xstage_bench.fused.session import results
@@ -140,13 +140,15 @@ def run(
         "failed": {},
         "rows": [],
     }
+    kernels: list[Kernel] = []
     job = {"cases": [asdict(case) for case in cases], "seconds": seconds_per_case, "seed": seed, "pairs": pairs}
     try:
         for kind, value in results(measure, job):
             if kind == "facts":
                 document |= value
             elif kind == "kernels":
-                document[kind] = merged(document[kind], value)
+                kernels = merged(kernels, value)
+                document[kind] = plain(kernels)
             elif kind == "row":
                 document["rows"].append(value)
                 keep(document)
