@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from xstage_bench.device.backend import resolve_backend
+from xstage_bench.device.cuda.identity import Kernel
 from xstage_bench.pipeline import fit_run
 from xstage_bench.plan import Options
+from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.runner import record_run
 
 
@@ -43,3 +46,13 @@ def test_the_fit_is_the_same(runs):
     assert models[0].pairs
     assert models[0].backend == runs[0].manifest.backend
     assert replace(models[1], backend=models[0].backend) == models[0]
+
+
+def test_a_replay_names_the_kernels_of_what_it_replays(runs, tmp_path):
+    kernel = Kernel(source="burst.cu", arch="sm_90", compiler=None, identity="aa")
+    recorded = tmp_path / "recorded"
+    shutil.copytree(runs[0].folder, recorded)
+    save_manifest(recorded, replace(load_manifest(recorded), kernels=[kernel]))
+    options = Options(resolve_backend(f"replay:{recorded}"), only=("isolated",), quick=True, pairs=((0, 1),), processes=2, repetitions=4)
+    assert record_run(options, tmp_path / "again", ["xstage", "run"]).manifest.kernels == [kernel]
+    assert runs[0].manifest.kernels == []
