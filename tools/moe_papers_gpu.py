@@ -27,8 +27,7 @@ from xstage_bench.pipeline import find_model
 from xstage_bench.record.json_file import read_json, write_json
 from xstage_bench.replay_document import read_replay
 from xstage_bench.workloads.moe import moe_tasks
-from xstage_bench.workloads.rates import tensor_core_rate
-from xstage_bench.workloads.shapes import SM_CLOCK_MHZ
+from xstage_bench.workloads.rates import named_machine
 
 #: Linear-1 tiles per SM by which Linear-1 is ahead.
 LEADS = (1.0, 2.0, 4.0, 8.0)
@@ -147,7 +146,7 @@ def control(model: str, replay: str, loads_wait: str = "no") -> None:
     for case in suite_cases([*PAPER, "keye-vl-2"], routings=["balanced"]):
         head = skeleton_name(case.shape, case.dtype, case.tokens, case.routing, "bf16", case.ep)
         if f"{head}-wave" in us:
-            row = row_of(ours, case, known.producers, tensor_core_rate(case.dtype).flops_per_sm, leads=(1.0, 2.0, 4.0))
+            row = row_of(ours, case, known.producers, named_machine().flops_per_sm(case.dtype), leads=(1.0, 2.0, 4.0))
             replayed = {"us": {name: us[f"{head}-{name}"] for name in row["us"]}}
             off.append((gain(row), gain(replayed)))
             print(f"{head:30s} predicted {off[-1][0]:.3f}, replayed {off[-1][1]:.3f}", flush=True)
@@ -170,7 +169,7 @@ def numbers_of(model: Model, producers: int = 132, warps: int = 4) -> Published:
     assert capacity is not None
     return Published(
         gpu=model.gpu, producers=producers, bytes=law.bytes, t0_ns=t0 / model.sm_clock_mhz * 1e3, drain_gb_per_s=drain,
-        capacity_bytes=capacity, sm_clock_mhz=SM_CLOCK_MHZ, source="measured here: T0, R and Q only",
+        capacity_bytes=capacity, sm_clock_mhz=named_machine().sm_clock_mhz, source="measured here: T0, R and Q only",
     )  # fmt: skip
 
 

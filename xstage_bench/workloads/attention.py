@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.task_schedule import NONE, Publish, TaskSchedule
-from xstage_bench.workloads.rates import ELEMENT_BYTES, tensor_core_rate
-from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE, AttentionShape, attention_shape
+from xstage_bench.workloads.rates import ELEMENT_BYTES, Machine, named_machine
+from xstage_bench.workloads.shapes import TILE, AttentionShape, attention_shape
 
 IntArray = NDArray[np.int64]
 TileOrder = Literal["sequence", "owners", "local_last"]
@@ -31,11 +31,12 @@ def attention_tasks(
     dtype: str = "bf16",
     order: str = "sequence",
     rank: int = 0,
-    producers: int = 132,
+    machine: Machine | None = None,
+    producers: int | None = None,
     both_ways: bool = True,
     publish: Publish = "relaxed",
     flops_per_sm: float | None = None,
-    sm_clock_mhz: float = SM_CLOCK_MHZ,
+    sm_clock_mhz: float | None = None,
     flavour: str = "st.v4",
     limit: int | None = None,
     name: str = "",
@@ -57,14 +58,16 @@ def attention_tasks(
         the last drain.
     rank : int
         Whose: decides which tiles are local.
-    producers : int
-        At most: each has a tile.
+    machine : Machine, optional
+        Gives SMs, rate and clock where they are not given; default: the GPU of the recordings (`rates.named_machine`).
+    producers : int, optional
+        At most: each has a tile. Default: all SMs.
     both_ways : bool
     publish : {'relaxed', 'release.gpu', 'release.sys'}
         Nothing is signalled; kept for schedules made of this one.
     flops_per_sm : float, optional
-        FLOP/s; default `rates.tensor_core_rate`.
-    sm_clock_mhz : float
+        FLOP/s.
+    sm_clock_mhz : float, optional
         At which that rate holds.
     flavour : str
     limit : int, optional
@@ -85,11 +88,13 @@ def attention_tasks(
     shard = -(-shape.tokens // sp)
     rows, owner = tiles_of(shape.tokens, shard)
     tile = np.tile(np.arange(rows.size), shape.heads // sp)[_order(np.tile(owner, shape.heads // sp), order, rank)]
-    rate = tensor_core_rate(dtype, "attention").flops_per_sm if flops_per_sm is None else flops_per_sm
+    machine = machine or named_machine()
+    rate = machine.flops_per_sm(dtype, "attention") if flops_per_sm is None else flops_per_sm
+    clock = machine.sm_clock_mhz if sm_clock_mhz is None else sm_clock_mhz
     flops = 4 * TILE * shape.tokens * shape.head_dim
     unit = FLAVOURS[flavour].warp_store_bytes
     stored = -(-rows * shape.head_dim * ELEMENT_BYTES["bf16"] // (4 * unit)) * 4 * unit
-    producers = min(producers, tile.size)
+    producers = min(machine.sms if producers is None else producers, tile.size)
     producer = np.arange(tile.size) % producers
     turn = np.argsort(producer, kind="stable")
     if limit is not None:
@@ -99,7 +104,7 @@ def attention_tasks(
     return TaskSchedule(
         producers=producers,
         producer=producer,
-        compute_cycles=np.full(tile.size, round(flops / rate * sm_clock_mhz * 1e6)),
+        compute_cycles=np.full(tile.size, round(flops / rate * clock * 1e6)),
         bytes=stored[tile],
         remote_bytes=np.where(owner[tile] == rank, 0, stored[tile]),
         waits_for=nothing,

@@ -10,7 +10,7 @@ from xstage_bench.workloads.keye import keye_phases
 from xstage_bench.workloads.keye_plan import plan_pass
 from xstage_bench.workloads.moe import moe_tasks
 from xstage_bench.workloads.phases import Layout, Mode, Phase
-from xstage_bench.workloads.rates import ELEMENT_BYTES
+from xstage_bench.workloads.rates import ELEMENT_BYTES, Machine
 from xstage_bench.workloads.shapes import attention_shapes, moe_shapes
 
 #: Workloads that are a whole model.
@@ -32,6 +32,7 @@ def workload_phases(
     dtype: str = "bf16",
     tokens_per_rank: int | None = None,
     feedback: str = "logits",
+    machine: Machine | None = None,
 ) -> list[Phase]:
     """Expand a workload and a layout to the phases of one rank.
 
@@ -49,6 +50,8 @@ def workload_phases(
         Of a rank at a time; default 4096 for one MoE layer, as `keye.plan_pass` says for a whole model.
     feedback : {'logits', 'top_k'}
         Of the teachers in ``distill``.
+    machine : Machine, optional
+        Default: the GPU of the recordings.
 
     Raises
     ------
@@ -56,18 +59,18 @@ def workload_phases(
         No such workload, or a layout that it cannot have.
     """
     if workload in MODELS:
-        return keye_phases(plan_pass(mode, layout, context, dtype, tokens_per_rank), feedback)
+        return keye_phases(plan_pass(mode, layout, context, dtype, tokens_per_rank, machine=machine), feedback)
     if workload in moe_shapes():
         shape = moe_shapes()[workload]
         tokens = DEFAULT_TOKENS if tokens_per_rank is None else tokens_per_rank
-        tasks = moe_tasks(shape, tokens_per_rank=tokens, ep=layout.ep, dtype=dtype)
+        tasks = moe_tasks(shape, tokens_per_rank=tokens, ep=layout.ep, dtype=dtype, machine=machine)
         pulled = round(tokens * shape.ranks_of_a_token(layout.ep) * (layout.ep - 1) / layout.ep * shape.hidden * ELEMENT_BYTES[dtype])
         dispatch = Phase("dispatch", shape.layers, pull_bytes=pulled, note="pulled: one row for each token and rank with an expert of it")
         experts = Phase("experts", shape.layers, tasks, note="Expert-Wave order, each block's Linear-2 waits for its Linear-1")
         return [dispatch, experts]
     if workload in attention_shapes():
         attention = attention_shapes()[workload]
-        tasks = attention_tasks(attention, sp=layout.sp, dtype=dtype)
+        tasks = attention_tasks(attention, sp=layout.sp, dtype=dtype, machine=machine)
         return [Phase("attention", attention.layers or 1, tasks, note="Ulysses, the output sent tile by tile")]
     known = workloads()
     near = difflib.get_close_matches(workload, known, n=1)

@@ -17,10 +17,9 @@ from xstage_bench.workloads.gemm import IntArray, gemm_tile_ns, tile_rows, tile_
 from xstage_bench.workloads.keye_plan import Pass, configuration
 from xstage_bench.workloads.moe import moe_tasks
 from xstage_bench.workloads.phases import Phase
-from xstage_bench.workloads.rates import ELEMENT_BYTES, memory_rates, tensor_core_rate
+from xstage_bench.workloads.rates import ELEMENT_BYTES
 from xstage_bench.workloads.shapes import TILE, moe_shape
 
-SMS = 132
 FEEDBACKS = ("logits", "top_k")
 
 
@@ -48,7 +47,7 @@ def _repeats(plan: Pass) -> int:
 
 def _reading(plan: Pass) -> float | None:
     """GB/s at which weights arrive, where they are read once for a few tokens."""
-    return memory_rates()["hbm"].gb_per_s if plan.mode == "decode" else None
+    return plan.machine.gb_per_s("hbm") if plan.mode == "decode" else None
 
 
 def _qkv(plan: Pass) -> Phase:
@@ -57,9 +56,9 @@ def _qkv(plan: Pass) -> Phase:
     queries, pairs = c["heads"] // plan.layout.tp, max(1, c["kv_heads"] // plan.layout.tp)  # of one TP rank's share
     rows = tile_rows(plan.tokens)
     columns = queries + 2 * pairs + math.ceil(_indexer_width() / TILE)
-    tile_ns = gemm_tile_ns(c["hidden"], plan.dtype, _reading(plan), rows.size * columns)
+    tile_ns = gemm_tile_ns(plan.machine, c["hidden"], plan.dtype, _reading(plan), rows.size * columns)
     if sp == 1:
-        return Phase("qkv", _repeats(plan), compute_ns=math.ceil(rows.size * columns / SMS) * tile_ns)
+        return Phase("qkv", _repeats(plan), compute_ns=math.ceil(rows.size * columns / plan.machine.sms) * tile_ns)
     owner = np.concatenate([np.arange(queries) * sp // queries, np.tile(np.arange(pairs) * sp // pairs, 2)])
     copies = np.repeat([1, max(1, plan.layout.heads_ways // c["kv_heads"])], [queries, 2 * pairs])
     head = rows[:, None] * float(c["head_dim"] * ELEMENT_BYTES["bf16"])
@@ -67,7 +66,7 @@ def _qkv(plan: Pass) -> Phase:
     kept = np.zeros((rows.size, columns - owner.size - 1))  # the indexer's queries stay here
     stored = np.concatenate([head * copies, keys * sp, kept], axis=1)
     away = np.concatenate([head * (copies - (owner == 0)), keys * (sp - 1), kept], axis=1)
-    tasks = tile_tasks(np.full(stored.size, tile_ns), stored.ravel(), away.ravel(), phase="qkv", name=_name(plan, "qkv"))
+    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored.ravel(), away.ravel(), phase="qkv", name=_name(plan, "qkv"))
     return Phase("qkv", _repeats(plan), tasks, note="each head's columns go to its owner, the indexer's keys to all")
 
 
@@ -76,16 +75,18 @@ def _select(plan: Pass) -> Phase:
     s, sp = configuration()["sparse_attention"], plan.layout.sp
     decoding = plan.mode == "decode"
     flops = 2 * s["indexer_heads"] * s["indexer_dim"] * _mean_context(plan)
-    read = plan.context * s["indexer_dim"] * ELEMENT_BYTES["bf16"] / (memory_rates()["hbm"].gb_per_s / SMS) if decoding else 0.0
-    token_ns = max(flops / tensor_core_rate(plan.dtype).flops_per_sm * 1e9, read)
+    read = plan.context * s["indexer_dim"] * ELEMENT_BYTES["bf16"] / (plan.machine.gb_per_s("hbm") / plan.machine.sms) if decoding else 0.0
+    token_ns = max(flops / plan.machine.flops_per_sm(plan.dtype) * 1e9, read)
     if sp == 1:
-        return Phase("select", _repeats(plan), compute_ns=plan.tokens * token_ns / SMS, note="indexer over all earlier tokens")
+        return Phase("select", _repeats(plan), compute_ns=plan.tokens * token_ns / plan.machine.sms, note="indexer over all earlier tokens")
     group = 1 if decoding else 16
     rows = tile_rows(plan.tokens, group)
     if decoding:  # a token's keys are shared out over all SMs, so that none is idle
-        token_ns *= plan.tokens / (SMS * math.ceil(plan.tokens / SMS))
+        token_ns *= plan.tokens / (plan.machine.sms * math.ceil(plan.tokens / plan.machine.sms))
     entry = min(s["selected"] * 4, math.ceil(plan.context / 8))  # indices of 4 bytes, or one bit per token where that is less
-    tasks = tile_tasks(rows * token_ns, rows * entry * float(sp), rows * entry * (sp - 1.0), phase="select", name=_name(plan, "select"))
+    tasks = tile_tasks(
+        plan.machine, rows * token_ns, rows * entry * float(sp), rows * entry * (sp - 1.0), phase="select", name=_name(plan, "select")
+    )
     return Phase("select", _repeats(plan), tasks, note="selections as indices of 4 B or one bit per token, whichever is less")
 
 
@@ -99,10 +100,12 @@ def _attention(plan: Pass) -> Phase:
     tile_ns, note = _attention_tile_ns(plan, group, share)
     rows = np.tile(tile_rows(plan.tokens * sp, group), pairs)  # every rank has all tokens of the chunk, for its share of the heads
     if sp == 1:
-        return Phase("attention", _repeats(plan), compute_ns=rows.size / SMS * tile_ns, note=note)
+        return Phase("attention", _repeats(plan), compute_ns=rows.size / plan.machine.sms * tile_ns, note=note)
     width = per_pair * share * c["head_dim"] * ELEMENT_BYTES["bf16"]
     away = np.tile(_rows_of_others(plan.tokens * sp, plan.tokens, group), pairs)
-    tasks = tile_tasks(np.full(rows.size, tile_ns), rows * width, away * width, phase="attention", name=_name(plan, "attention"))
+    tasks = tile_tasks(
+        plan.machine, np.full(rows.size, tile_ns), rows * width, away * width, phase="attention", name=_name(plan, "attention")
+    )
     return Phase("attention", _repeats(plan), tasks, note=note)
 
 
@@ -112,7 +115,9 @@ def _attention_tile_ns(plan: Pass, group: int, share: float) -> tuple[float, str
     rate, decoding = plan.attention_flops_per_sm, plan.mode == "decode"
     kept = min(float(selected), plan.context) if decoding else _mean_selected(plan.context, selected)
     key_flops = 4 * max(64, group * share * c["heads"] // c["kv_heads"]) * c["head_dim"]  # a tensor-core tile has 64 rows at least
-    read_ns = group * kept * 2 * c["head_dim"] * ELEMENT_BYTES["bf16"] / (memory_rates()["hbm" if decoding else "l2"].gb_per_s / SMS)
+    read_ns = (
+        group * kept * 2 * c["head_dim"] * ELEMENT_BYTES["bf16"] / (plan.machine.gb_per_s("hbm" if decoding else "l2") / plan.machine.sms)
+    )
     sparse = max(key_flops * kept / rate * 1e9, read_ns)
     dense = key_flops * _mean_context(plan) / rate * 1e9
     if not decoding and dense <= sparse:
@@ -125,12 +130,12 @@ def _output(plan: Pass) -> list[Phase]:
     c, tp = configuration()["language"], plan.layout.tp
     tokens = plan.tokens * tp
     rows, columns = tile_rows(tokens), c["hidden"] // TILE
-    tile_ns = gemm_tile_ns(c["heads"] * c["head_dim"] // tp, plan.dtype, _reading(plan), rows.size * columns)
+    tile_ns = gemm_tile_ns(plan.machine, c["heads"] * c["head_dim"] // tp, plan.dtype, _reading(plan), rows.size * columns)
     if tp == 1:
-        return [Phase("output", _repeats(plan), compute_ns=math.ceil(rows.size * columns / SMS) * tile_ns)]
+        return [Phase("output", _repeats(plan), compute_ns=math.ceil(rows.size * columns / plan.machine.sms) * tile_ns)]
     width = float(TILE * ELEMENT_BYTES["bf16"])
     stored, away = (np.repeat(x * width, columns) for x in (rows, _rows_of_others(tokens, plan.tokens)))
-    tasks = tile_tasks(np.full(stored.size, tile_ns), stored, away, phase="output", name=_name(plan, "output"))
+    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored, away, phase="output", name=_name(plan, "output"))
     gathered = plan.tokens * (tp - 1) * c["hidden"] * ELEMENT_BYTES["bf16"]
     return [
         Phase("gather", _repeats(plan), pull_bytes=gathered, note="rows of the other TP ranks before the projections"),
@@ -141,10 +146,17 @@ def _output(plan: Pass) -> list[Phase]:
 def _experts(plan: Pass) -> list[Phase]:
     shape, ep = moe_shape(configuration()["language"]["moe"]), plan.layout.ep
     tasks = moe_tasks(
-        shape, tokens_per_rank=plan.tokens, ep=ep, dtype=plan.dtype, order="wave", read_gb_per_s=_reading(plan), name=_name(plan, "experts")
+        shape,
+        tokens_per_rank=plan.tokens,
+        ep=ep,
+        dtype=plan.dtype,
+        order="wave",
+        read_gb_per_s=_reading(plan),
+        name=_name(plan, "experts"),
+        machine=plan.machine,
     )
     if ep == 1:
-        base = float(tasks.compute_cycles.sum()) / SMS / 1.98
+        base = float(tasks.compute_cycles.sum()) / plan.machine.sms / plan.machine.sm_clock_mhz * 1e3
         return [Phase("experts", _repeats(plan), compute_ns=base)]
     row = shape.hidden * ELEMENT_BYTES[plan.dtype]
     pulled = round(plan.tokens * (ep - 1) * shape.ranks_of_a_token(ep) / ep * row)
@@ -163,17 +175,17 @@ def _vision(plan: Pass) -> list[Phase]:
     tokens = max(1, math.ceil(plan.context * share / ways))  # pictures are dealt evenly over the ranks of a sequence
     patches = tokens * v["merge"] ** 2
     per_patch = 2 * (4 * v["width"] ** 2 + 2 * v["width"] * v["mlp"]) + 4 * min(v["image_patches"], patches) * v["width"]
-    tower_ns = patches * v["layers"] * per_patch / (tensor_core_rate("bf16").flops_per_sm * SMS) * 1e9
+    tower_ns = patches * v["layers"] * per_patch / (plan.machine.flops_per_sm("bf16") * plan.machine.sms) * 1e9
     inner = v["width"] * v["merge"] ** 2
     rows, columns = tile_rows(tokens), c["hidden"] // TILE
-    first_ns = math.ceil(rows.size * math.ceil(inner / TILE) / SMS) * gemm_tile_ns(inner, "bf16")
+    first_ns = math.ceil(rows.size * math.ceil(inner / TILE) / plan.machine.sms) * gemm_tile_ns(plan.machine, inner, "bf16")
     tower = Phase("vision", 1, compute_ns=tower_ns + first_ns, per_layer=False, note="27 layers and the projector's first, bf16")
-    tile_ns = gemm_tile_ns(inner, "bf16")
+    tile_ns = gemm_tile_ns(plan.machine, inner, "bf16")
     if ways == 1:
-        return [tower, Phase("reshard", 1, compute_ns=math.ceil(rows.size * columns / SMS) * tile_ns, per_layer=False)]
+        return [tower, Phase("reshard", 1, compute_ns=math.ceil(rows.size * columns / plan.machine.sms) * tile_ns, per_layer=False)]
     width = float(TILE * ELEMENT_BYTES["bf16"])
     stored, away = (np.repeat(x * width, columns) for x in (rows, _rows_of_others(tokens, math.ceil(tokens / ways))))
-    tasks = tile_tasks(np.full(stored.size, tile_ns), stored, away, phase="reshard", name=_name(plan, "reshard"))
+    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored, away, phase="reshard", name=_name(plan, "reshard"))
     return [
         tower,
         Phase("reshard", 1, tasks, per_layer=False, note="from whole pictures to the ranks of the sequence, in the projector's epilogue"),
@@ -184,13 +196,13 @@ def _feedback(plan: Pass, feedback: str) -> Phase:
     """The head of a teacher: every token's logits, or its best entries, go to the student's rank."""
     c, k = configuration()["language"], configuration()["serving"]["feedback_top_k"]
     rows, columns = tile_rows(plan.tokens), math.ceil(c["vocabulary"] / TILE)
-    tile_ns = gemm_tile_ns(c["hidden"], plan.dtype)
+    tile_ns = gemm_tile_ns(plan.machine, c["hidden"], plan.dtype)
     rows = rows[: min(rows.size, 4)]  # one schedule is 512 tokens, which are alike: more would only make it long
     size = np.repeat(rows[:, None] * float(TILE * ELEMENT_BYTES["bf16"]), columns, axis=1)
     if feedback == "top_k":  # known when a token's last tile is: an index of 4 bytes and a value of 2 each
         size[:, :-1] = 0.0
         size[:, -1] = rows * k * 6
-    tasks = tile_tasks(np.full(size.size, tile_ns), size.ravel(), size.ravel(), phase="feedback", name=_name(plan, feedback))
+    tasks = tile_tasks(plan.machine, np.full(size.size, tile_ns), size.ravel(), size.ravel(), phase="feedback", name=_name(plan, feedback))
     repeats = math.ceil(plan.tokens / (rows.size * TILE)) * plan.chunks
     return Phase("feedback", repeats, tasks, per_layer=False, note=f"{feedback} of every token to the student")
 

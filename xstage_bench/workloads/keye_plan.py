@@ -12,7 +12,7 @@ from typing import Any
 from xstage_bench.errors import UsageError
 from xstage_bench.workloads.moe import check_expert_parallel
 from xstage_bench.workloads.phases import MODES, Layout, Mode
-from xstage_bench.workloads.rates import tensor_core_rate
+from xstage_bench.workloads.rates import Machine, named_machine
 from xstage_bench.workloads.shapes import moe_shape
 
 MAX_WORLD = 8
@@ -42,6 +42,7 @@ class Pass:
         Such chunks in the pass; 1 when decoding.
     attention_flops_per_sm : float
         FLOP/s of the attention's tiles, always bf16.
+    machine : Machine
     """
 
     mode: Mode
@@ -51,6 +52,7 @@ class Pass:
     tokens: int
     chunks: int
     attention_flops_per_sm: float
+    machine: Machine
 
 
 def plan_pass(
@@ -60,6 +62,7 @@ def plan_pass(
     dtype: str,
     tokens_per_rank: int | None = None,
     attention_flops_per_sm: float | None = None,
+    machine: Machine | None = None,
 ) -> Pass:
     """Check the layout and cut the pass into chunks.
 
@@ -73,7 +76,9 @@ def plan_pass(
     tokens_per_rank : int, optional
         Decoding: sequences of each rank; else at most this many tokens of a rank in a chunk.
     attention_flops_per_sm : float, optional
-        FLOP/s; default: `rates.tensor_core_rate`.
+        FLOP/s; default: the machine's.
+    machine : Machine, optional
+        Default: the GPU of the recordings.
 
     Raises
     ------
@@ -83,18 +88,19 @@ def plan_pass(
     language, serving = configuration()["language"], configuration()["serving"]
     if mode not in MODES:
         raise UsageError(f"unknown mode '{mode}'", f"use one of: {', '.join(MODES)}")
-    tensor_core_rate(dtype)
+    machine = machine or named_machine()
+    machine.flops_per_sm(dtype)
     if not 1 <= context <= language["positions"]:
         raise UsageError(f"a context of {context} tokens", f"Keye-VL-2.0 has 1 to {language['positions']}")
     check_layout(layout)
     if tokens_per_rank is not None and tokens_per_rank < 1:
         raise UsageError(f"{tokens_per_rank} tokens per rank", "at least one")
-    rate = tensor_core_rate("bf16", "attention").flops_per_sm if attention_flops_per_sm is None else attention_flops_per_sm
+    rate = machine.flops_per_sm("bf16", "attention") if attention_flops_per_sm is None else attention_flops_per_sm
     if mode == "decode":
-        return Pass(mode, layout, context, dtype, tokens_per_rank or serving["decode_tokens_per_rank"], 1, rate)
+        return Pass(mode, layout, context, dtype, tokens_per_rank or serving["decode_tokens_per_rank"], 1, rate, machine)
     mine = math.ceil(context / layout.heads_ways)
     chunks = math.ceil(mine / (tokens_per_rank or serving["chunk_tokens"]))
-    return Pass(mode, layout, context, dtype, math.ceil(mine / chunks), chunks, rate)
+    return Pass(mode, layout, context, dtype, math.ceil(mine / chunks), chunks, rate, machine)
 
 
 def check_layout(layout: Layout) -> None:

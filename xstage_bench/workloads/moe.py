@@ -17,9 +17,9 @@ from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.task_schedule import NONE, Publish, TaskSchedule
 from xstage_bench.workloads.deal import deal_tiles
-from xstage_bench.workloads.rates import ELEMENT_BYTES, tensor_core_rate
+from xstage_bench.workloads.rates import ELEMENT_BYTES, Machine, named_machine
 from xstage_bench.workloads.routing import rows_per_expert
-from xstage_bench.workloads.shapes import SM_CLOCK_MHZ, TILE, MoEShape, moe_shape
+from xstage_bench.workloads.shapes import TILE, MoEShape, moe_shape
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -41,14 +41,15 @@ class TileOptions(TypedDict, total=False):
     order: str
     lead: float | None
     dependencies: str
-    producers: int
+    machine: Machine | None
+    producers: int | None
     remote_share: float
     both_ways: bool
     publish: Publish
     flops_per_sm: float | None
     row_bytes: int | None
     read_gb_per_s: float | None
-    sm_clock_mhz: float
+    sm_clock_mhz: float | None
     flavour: str
     name: str
 
@@ -99,7 +100,9 @@ def moe_tasks(
     if not rows.any():
         raise UsageError(f"no row of {tokens_per_rank} tokens a rank goes to rank {rank}", "more tokens, or another seed")
     if experts_per_wave is None:
-        experts_per_wave = default_experts_per_wave(shape, float(rows.mean()), local, tiles.get("producers", 132))
+        experts_per_wave = default_experts_per_wave(
+            shape, float(rows.mean()), local, tiles.get("producers") or (tiles.get("machine") or named_machine()).sms
+        )
     if not 1 <= experts_per_wave <= local:
         raise UsageError(f"experts_per_wave is {experts_per_wave}", f"1 to {local}, the experts of one rank")
     block_rows, expert = blocks_of(rows)
@@ -147,14 +150,15 @@ def tasks_of_blocks(
     order: str = "wave",
     lead: float | None = None,
     dependencies: str = "block",
-    producers: int = 132,
+    machine: Machine | None = None,
+    producers: int | None = None,
     remote_share: float = 7 / 8,
     both_ways: bool = True,
     publish: Publish = "release.gpu",
     flops_per_sm: float | None = None,
     row_bytes: int | None = None,
     read_gb_per_s: float | None = None,
-    sm_clock_mhz: float = SM_CLOCK_MHZ,
+    sm_clock_mhz: float | None = None,
     flavour: str = "st.v4",
     name: str = "",
 ) -> TaskSchedule:
@@ -175,21 +179,23 @@ def tasks_of_blocks(
         least 1. Default 1.
     dependencies : {'block', 'wave', 'none'}
         What a Linear-2 tile waits for: its own block's Linear-1 tiles, those of its whole wave, nothing.
-    producers : int
-        At most: each has a tile.
+    machine : Machine, optional
+        Gives SMs, rate and clock where they are not given; default: the GPU of the recordings (`rates.named_machine`).
+    producers : int, optional
+        At most: each has a tile. Default: all SMs.
     remote_share : float
         Of the stored bytes, rounded to whole warp-stores of a tile.
     both_ways : bool
     publish : {'relaxed', 'release.gpu', 'release.sys'}
         How a Linear-1 tile signals.
     flops_per_sm : float, optional
-        FLOP/s; default: `rates.tensor_core_rate`.
+        FLOP/s.
     row_bytes : int, optional
         Of one combined row of `hidden` elements; default 2 each.
     read_gb_per_s : float, optional
         Of local memory, all producers together: a tile takes no less time than its weights to arrive. For decoding, where each expert has
         one block and its weights are read once.
-    sm_clock_mhz : float
+    sm_clock_mhz : float, optional
         At which that rate holds: turns seconds into cycles.
     flavour : str
     name : str
@@ -199,12 +205,14 @@ def tasks_of_blocks(
     ahead = DEFAULT_LEAD if lead is None else lead
     if ahead < (1.0 if dependencies == "wave" else 0.0):
         raise UsageError(f"a lead of {ahead:g} with dependencies '{dependencies}'", "0 or more; at least 1 wave where waves depend")
-    rate = tensor_core_rate(dtype).flops_per_sm if flops_per_sm is None else flops_per_sm
-    producers = min(producers, rows.size * (shape.linear1_tiles + shape.linear2_tiles))
+    machine = machine or named_machine()
+    rate = machine.flops_per_sm(dtype) if flops_per_sm is None else flops_per_sm
+    clock = machine.sm_clock_mhz if sm_clock_mhz is None else sm_clock_mhz
+    producers = min(machine.sms if producers is None else producers, rows.size * (shape.linear1_tiles + shape.linear2_tiles))
     tiles = deal_tiles(wave, shape.linear1_tiles, shape.linear2_tiles, producers, order, ahead, dependencies)
     read = np.inf if read_gb_per_s is None else read_gb_per_s * 1e9 / producers
     seconds = [max(2 * TILE * TILE * k / rate, TILE * k * ELEMENT_BYTES[dtype] / read) for k in (shape.hidden, shape.inter)]
-    cycles = [round(s * sm_clock_mhz * 1e6) for s in seconds]
+    cycles = [round(s * clock * 1e6) for s in seconds]
     stored = np.where(tiles.second, _tile_bytes(shape, rows, row_bytes, flavour)[tiles.block], 0)
     unit = FLAVOURS[flavour].warp_store_bytes
     waves = np.zeros_like(wave) if order == "serial" else wave

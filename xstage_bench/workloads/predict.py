@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -14,10 +13,7 @@ from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.expand import workload_phases
 from xstage_bench.workloads.phases import Layout, Mode, Phase
 from xstage_bench.workloads.prediction import PhasePrediction, WorkloadPrediction
-from xstage_bench.workloads.rates import memory_rates, tensor_core_rate
-from xstage_bench.workloads.shapes import SM_CLOCK_MHZ
-
-SMS = 132
+from xstage_bench.workloads.rates import WORKS, Machine, machine_of
 
 
 def predict_workload(
@@ -69,9 +65,12 @@ def predict_workload(
         No such workload, or a layout that it cannot have.
     """
     layout = Layout(ep, sp, tp, replicate_kv)
-    phases = workload_phases(workload, layout, mode=mode, context=context, dtype=dtype, tokens_per_rank=tokens_per_rank, feedback=feedback)
+    machine = machine_of(model, pair)
+    phases = workload_phases(
+        workload, layout, mode=mode, context=context, dtype=dtype, tokens_per_rank=tokens_per_rank, feedback=feedback, machine=machine
+    )
     known = {} if known is None else known
-    link = stage_at(model, SMS, 4, pair=pair or "0>1").rate_gb_per_s or np.inf
+    link = stage_at(model, machine.sms, 4, pair=pair or "0>1").rate_gb_per_s or np.inf
 
     def advice_of(phase: Phase) -> TaskAdvice | None:
         if phase.tasks is None:
@@ -82,7 +81,7 @@ def predict_workload(
         return known[key]
 
     advices = [advice_of(p) for p in phases]
-    slower = SM_CLOCK_MHZ / (sm_clock_mhz or model.sm_clock_mhz)
+    slower = machine.sm_clock_mhz / (sm_clock_mhz or model.sm_clock_mhz)
     return WorkloadPrediction(
         workload=workload,
         layout=layout,
@@ -91,7 +90,8 @@ def predict_workload(
         context=context,
         tokens_per_rank=tokens_per_rank,
         phases=tuple(_phase(p, a, link, slower) for p, a in zip(phases, advices, strict=True)),
-        notes=_notes(dtype, layout, advices),
+        machine=machine,
+        notes=_notes(machine, dtype, layout, advices),
     )
 
 
@@ -145,13 +145,14 @@ def _phase(phase: Phase, advice: TaskAdvice | None, link: float, slower: float) 
     )
 
 
-def _notes(dtype: str, layout: Layout, advices: Sequence[TaskAdvice | None]) -> tuple[str, ...]:
-    works: tuple[Literal["gemm", "attention"], ...] = ("gemm", "attention")
-    rates = {work: tensor_core_rate(dtype, work) for work in works}
-    notes = [
-        f"tensor cores: {work} {r.flops_per_sm * 1e-12:g} TFLOP/s per SM in {dtype}, {r.status}: {r.source}" for work, r in rates.items()
-    ]
-    notes += [f"local memory: {r.name} {r.gb_per_s:g} GB/s, {r.status}: {r.source}" for r in memory_rates().values()]
+def _notes(machine: Machine, dtype: str, layout: Layout, advices: Sequence[TaskAdvice | None]) -> tuple[str, ...]:
+    used = [machine.rate(f"{work}-{dtype}") for work in WORKS] + [machine.rate("l2"), machine.rate("hbm")]
+    notes = [f"laid out for {machine.gpu} with {machine.sms} SMs"]
+    elsewhere = [r for r in used if r in machine.elsewhere]
+    if elsewhere:
+        names = ", ".join(f"{r.name} ({r.status})" for r in elsewhere)
+        notes.append(f"compute rates from {elsewhere[0].gpu}, this is {machine.gpu}: {names}")
+    notes += [f"{'local memory' if r.unit == 'GB/s' else 'tensor cores'}: {r.words()}" for r in used]
     if layout.world > 2:
         notes.append(f"all of a rank's bytes take one link, as on two GPUs: {layout.world} ranks are emulated for the sender")
     notes += [n for a in advices if a is not None for n in a.present.notes]

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from xstage_bench.workloads.phases import Layout
+from xstage_bench.workloads.rates import Machine
 
 #: Columns of `WorkloadPrediction.rows`, for a table.
 COLUMNS = (
@@ -89,6 +90,8 @@ class WorkloadPrediction:
     tokens_per_rank : int or None
         As asked; None: the default.
     phases : tuple of PhasePrediction
+    machine : Machine
+        The GPU that it is laid out for, and whose rates its compute has.
     notes : tuple of str
         What the numbers stand on.
     """
@@ -100,6 +103,7 @@ class WorkloadPrediction:
     context: int
     tokens_per_rank: int | None
     phases: tuple[PhasePrediction, ...]
+    machine: Machine
     notes: tuple[str, ...]
 
     @property
@@ -159,6 +163,7 @@ class WorkloadPrediction:
             "dtype": self.dtype,
             "context": self.context,
             "tokens_per_rank": self.tokens_per_rank,
+            **self.machine.document(),
             "status": "predicted",
             "layer_ns": self.layer_ns,
             "advised_layer_ns": self.advised_layer_ns,

@@ -19,7 +19,7 @@ from xstage_bench.workloads.keye import keye_phases
 from xstage_bench.workloads.keye_plan import plan_pass
 from xstage_bench.workloads.moe import even_blocks, moe_tasks, tasks_of_blocks
 from xstage_bench.workloads.phases import Layout, Mode
-from xstage_bench.workloads.rates import tensor_core_rate
+from xstage_bench.workloads.rates import named_machine
 from xstage_bench.workloads.shapes import moe_shape
 
 #: Storing phases of Keye-VL-2.0 beside its experts, which the MoE rows have; decoding has its own experts.
@@ -111,7 +111,7 @@ def _keye() -> Iterator[TaskSchedule]:
         ("distill", Layout(8, 1), 2048, "fp8"),
     )
     for mode, layout, context, dtype in asked:
-        plan = plan_pass(mode, layout, context, dtype, attention_flops_per_sm=tensor_core_rate("bf16").flops_per_sm)
+        plan = plan_pass(mode, layout, context, dtype, attention_flops_per_sm=named_machine().flops_per_sm("bf16"))
         for phase in keye_phases(plan):
             if phase.tasks is not None and phase.name in (_DECODE if mode == "decode" else _KEYE):
                 yield _first(phase.tasks)
@@ -128,7 +128,7 @@ def _attention() -> Iterator[TaskSchedule]:
         ("cogvideox-5b", 8, "fp8", 4),
         ("wan-1.3b-480p", 4, "fp8", 2),
     ):
-        yield attention_tasks(shape, sp=sp, dtype=dtype, limit=limit, flops_per_sm=tensor_core_rate(dtype).flops_per_sm)
+        yield attention_tasks(shape, sp=sp, dtype=dtype, limit=limit, flops_per_sm=named_machine().flops_per_sm(dtype))
 
 
 def _first(schedule: TaskSchedule) -> TaskSchedule:

@@ -17,8 +17,6 @@ T = TypeVar("T")
 Grade = Literal["A", "B"]
 #: Rows and columns of one output tile of the GEMMs, and query rows of one tile of the attention.
 TILE = 128
-#: SM clock at which the rates beside this module hold.
-SM_CLOCK_MHZ = 1980.0
 
 
 class MoEShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """The skeleton of a case of the suite: its tiles as a TaskSchedule that the replay executes, and its gain beside the kernel's.
 
 A skeleton has the tiles, bytes and dependencies of a layer and none of the kernel's other troubles: what an order can gain by itself. Tile
-times are those of an assumed rate (`rates.tensor_core_rate`), tiles are walked block by block, and both GPUs execute rank 0's.
+times are those of the recorded GPU's rate (`rates.named_machine`), tiles are walked block by block, and both GPUs execute rank 0's.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from xstage_bench.errors import UsageError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.document import Model
+from xstage_bench.model.sms import sms_of
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.task_schedule import NONE, TaskSchedule
 
@@ -40,8 +41,10 @@ class Job:
         Time and number of a producer's tiles that store nothing; 0: there are none.
     waves : int
         Parts in which the present order has first all quiet, then all storing tiles; as many as rounds: nearly interleaved already.
-    producers, warps : int
-        SMs, and warps that store in each.
+    producers : int or None
+        SMs; None: all of the model's GPU, which `advise_job` puts in.
+    warps : int
+        That store in each.
     with_stores_ns : float or None
         Measured time of a storing tile with its stores, if known: shows what they cost now.
     both_ways : bool
@@ -55,7 +58,7 @@ class Job:
     quiet_tile_ns: float = 0.0
     quiet_tiles: int = 0
     waves: int = 1
-    producers: int = 132
+    producers: int | None = None
     warps: int = 4
     with_stores_ns: float | None = None
     both_ways: bool = False
@@ -63,7 +66,10 @@ class Job:
     flavour: str = "st.v4"
 
     def __post_init__(self) -> None:
-        if min(self.bytes, self.tiles, self.waves, self.producers, self.warps) < 1 or self.quiet_tiles < 0:
+        if (
+            min(self.bytes, self.tiles, self.waves, self.warps, *([] if self.producers is None else [self.producers])) < 1
+            or self.quiet_tiles < 0
+        ):
             raise UsageError("bytes, tiles, waves, producers and warps must be at least 1, quiet tiles not negative", "see --help")
         times = [self.tile_ns, self.quiet_tile_ns, *([] if self.with_stores_ns is None else [self.with_stores_ns])]
         if not all(math.isfinite(t) and t >= 0 for t in times) or self.tile_ns == 0:
@@ -72,6 +78,19 @@ class Job:
             raise UsageError(f"'{self.pair}' is no pair of GPUs", "for example 0>1")
         if bool(self.quiet_tiles) != bool(self.quiet_tile_ns):
             raise UsageError("quiet tiles need both their number and their time", "--quiet-tiles N --quiet-tile-ns NS")
+
+    @property
+    def sms(self) -> int:
+        """`producers`, where they are known.
+
+        Raises
+        ------
+        UsageError
+            All SMs are meant, and no model has said yet how many.
+        """
+        if self.producers is None:
+            raise UsageError("a job on all SMs needs a model's number of them", "advise_job(model, job), or producers=K")
+        return self.producers
 
     @property
     def compute_ns(self) -> float:
@@ -92,12 +111,12 @@ class Job:
         index = np.concatenate([np.arange(self.quiet_tiles), np.arange(self.tiles)])
         of_round = index * self.rounds // np.where(kind == 0, max(self.quiet_tiles, 1), self.tiles)
         order = np.lexsort((index, kind, of_round * min(self.waves, self.rounds) // self.rounds))
-        kind, of_round = np.tile(kind[order], self.producers), np.tile(of_round[order], self.producers)
+        kind, of_round = np.tile(kind[order], self.sms), np.tile(of_round[order], self.sms)
         depends = of_round if self.quiet_tiles else np.full(of_round.size, NONE)
         cycles = [round(t * sm_clock_mhz * 1e-3) for t in (self.quiet_tile_ns, self.tile_ns)]
         return TaskSchedule(
-            producers=self.producers,
-            producer=np.repeat(np.arange(self.producers), self.tiles + self.quiet_tiles),
+            producers=self.sms,
+            producer=np.repeat(np.arange(self.sms), self.tiles + self.quiet_tiles),
             compute_cycles=np.where(kind == 1, cycles[1], cycles[0]),
             bytes=np.where(kind == 1, size, 0),
             remote_bytes=np.where(kind == 1, size, 0),
@@ -180,6 +199,7 @@ def advise_job(model: Model, job: Job, *, sm_clock_mhz: float | None = None, spl
     ----------
     model : Model
     job : Job
+        On all SMs of the model's GPU where it names no number.
     sm_clock_mhz : float, optional
         Default: the model's.
     splitting : bool
@@ -193,9 +213,11 @@ def advise_job(model: Model, job: Job, *, sm_clock_mhz: float | None = None, spl
         Nothing was identified for the pair, or it has no node model.
     """
     clock = model.sm_clock_mhz if sm_clock_mhz is None else sm_clock_mhz
-    stage = stage_at(model, job.producers, job.warps, pair=job.pair, flavour=job.flavour)
+    if job.producers is None:
+        job = replace(job, producers=sms_of(model, job.pair))
+    stage = stage_at(model, job.sms, job.warps, pair=job.pair, flavour=job.flavour)
     per_ns = 1e3 / stage.sm_clock_mhz
-    drain_ns = job.bytes * job.producers * job.tiles / stage.bytes_per_cycle * per_ns
+    drain_ns = job.bytes * job.sms * job.tiles / stage.bytes_per_cycle * per_ns
     tasks = advise_tasks(model, job.tasks(clock), pair=job.pair, sm_clock_mhz=sm_clock_mhz, splitting=splitting)
     lack_ns = drain_ns / job.tiles - job.tile_ns
     needed = max(0.0, lack_ns / job.quiet_tile_ns) if job.quiet_tiles else 0.0 if lack_ns <= 0 else None
@@ -216,13 +238,13 @@ def advise_job(model: Model, job: Job, *, sm_clock_mhz: float | None = None, spl
 def storing_sms(model: Model, job: Job, stage: Stage) -> int:
     """Return the fewest SMs whose drain rate is `NEARLY_ALL` of that of the job's producers."""
     if stage.rate_gb_per_s is None:
-        return job.producers
+        return job.sms
     wanted = NEARLY_ALL * stage.rate_gb_per_s
-    for count in range(1, job.producers):
+    for count in range(1, job.sms):
         rate = stage_at(model, count, job.warps, pair=job.pair, flavour=job.flavour).rate_gb_per_s
         if rate is not None and rate >= wanted:
             return count
-    return job.producers
+    return job.sms
 
 
 def _flavours(model: Model, job: Job) -> tuple[FlavourRow, ...]:
@@ -230,7 +252,7 @@ def _flavours(model: Model, job: Job) -> tuple[FlavourRow, ...]:
     rows = []
     for found in model.pairs:
         if found.pair == job.pair and found.layout == "contiguous" and found.flavour in FLAVOURS and found.burst_gap:
-            s = stage_at(model, job.producers, job.warps, pair=job.pair, flavour=found.flavour)
+            s = stage_at(model, job.sms, job.warps, pair=job.pair, flavour=found.flavour)
             per_ns = 1e3 / s.sm_clock_mhz
             period = s.period_cycles(job.bytes, gap_ns / per_ns) * per_ns
             rows.append(FlavourRow(found.flavour, s.rate_gb_per_s, s.free_cycles(job.bytes) * per_ns, period))
