@@ -10,7 +10,7 @@ import numpy as np
 
 from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import predict
-from xstage_bench.model.tasks.work import PASSED_BYTES, REACH_CYCLES
+from xstage_bench.model.tasks.costs import PASSED_BYTES, REACH_CYCLES
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.stamps.bursts import COMPUTE, parts_of
 from xstage_bench.stamps.layout import read_stamps
@@ -18,6 +18,7 @@ from xstage_bench.stamps.record import read_traces
 from xstage_bench.stamps.tasks import tasks_of
 
 ROOT = Path(__file__).parent.parent
+PASSED, REACH = PASSED_BYTES.value, REACH_CYCLES.value
 FOLDER = ROOT / "results" / "h200-x2" / "2026-11-29-pacer"
 PACER, OWN = ((ROOT / "docs" / name).read_text() for name in ("pacer.md", "own-kernel.md"))
 
@@ -77,16 +78,19 @@ def test_a_read_from_memory_waits_for_the_drain_of_all_but_a_few_kilobytes() -> 
     """And one by the copy engine for that of all but `PASSED_BYTES`, with which the predictor lets operands wait."""
     for stores in (4, 8, 16, 32):
         drained = (stores * 4 * 512 - 4600) / 25.6  # one SM alone, bytes per cycle
-        assert abs(queue_rows(1, stores)["global load"]["then_cycles"] - REACH_CYCLES - drained) < 0.02 * (drained + REACH_CYCLES)
+        assert abs(queue_rows(1, stores)["global load"]["then_cycles"] - REACH - drained) < 0.02 * (drained + REACH)
     row = queue_rows(132, 8)["global load"]
     assert row["stored_cycles"] < 100
     assert row["then_cycles"] > 8000
     # All SMs share 190 bytes a cycle: what has drained by then is what was stored less 4 to 8 kB per SM.
     for stores in (8, 16, 32):
-        cycles = queue_rows(132, stores)["global load"]["then_cycles"] - REACH_CYCLES
+        cycles = queue_rows(132, stores)["global load"]["then_cycles"] - REACH
         assert 4e3 < stores * 4 * 512 - cycles * 190 / 132 < 8e3
     by_engine = queue_rows(132, 8)["bulk load"]["bystander_longest_cycles"] - 714
-    assert abs(8 * 4 * 512 - by_engine * 190 / 132 - PASSED_BYTES) < 0.05 * PASSED_BYTES
+    assert abs(8 * 4 * 512 - by_engine * 190 / 132 - PASSED) < 0.05 * PASSED
+    for sms, stores in ((66, 4), (66, 8), (132, 4), (132, 8)):
+        by_engine = queue_rows(sms, stores)["bulk load"]["bystander_longest_cycles"] - 714
+        assert 0.99 * PASSED_BYTES.low < stores * 4 * 512 - by_engine * 190 / sms < PASSED_BYTES.high
 
 
 def test_sms_that_store_nothing_read_as_fast_as_ever() -> None:

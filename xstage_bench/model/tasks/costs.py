@@ -1,7 +1,7 @@
 """What executing tasks costs beside their work, as the replay measures it (`task_instrument`), and what one schedule pays of it.
 
 The numbers stand in `model.json` under ``tasks``. A model without them predicts with those of the recorded node (`reference_costs`), and
-the prediction says so.
+the prediction says so (`notes_of`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.errors import DataError
+from xstage_bench.gpus import Default, kind_of
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.record.json_file import read_json
 from xstage_bench.task_schedule import TaskSchedule
@@ -31,6 +32,26 @@ _AGAIN = "turn_cycles.single"
 AHEAD = "operands_ahead_cycles"
 #: Nor is this: warps that release what others have stored, so that these go on.
 PUBLISHERS = "publishing_warps"
+#: A read of the copy engine waits until all but this of its SM's stores has drained, and takes this where there are none. No verb measures
+#: either: they were read off one recording, and hold behind bursts of up to 16 KiB an SM.
+PASSED_BYTES = Default(
+    name="bytes that a late operand passes",
+    value=9000.0,
+    low=6500.0,
+    high=11000.0,
+    unit="B",
+    source="results/h200-x2/2026-11-29-pacer/store_queue.json: behind 16 KiB on 132 SMs 5 904 cycles, in which 7.3 kB drain; behind 8 and "
+    "16 KiB on 66 and 132 SMs 6.5 to 10.9 kB pass, behind more 24 kB and more",
+)
+REACH_CYCLES = Default(
+    name="cycles of a read from the second-level cache",
+    value=514.0,
+    low=514.0,
+    high=714.0,
+    unit="cycles",
+    source="the same recording: 514 by a load, 714 by the copy engine",
+)
+LATE_OPERANDS = (PASSED_BYTES, REACH_CYCLES)
 _STORE, _BOTH, _ONE = "store_cycles.", "drain_gb_per_s.both_ways", "drain_gb_per_s.one_way"
 
 
@@ -147,6 +168,30 @@ def costs_of_replay(document: Mapping[str, Any]) -> TaskCosts:
         raise DataError(
             f"the replay holds no constants of its instrument ({error})", "xstage run --schedule TASKS --compute mma"
         ) from error
+
+
+def notes_of(costs: TaskCosts, here: str, *, own: bool) -> list[str]:
+    """Say which of the costs are of another node, and which rest on defaults that no verb measures.
+
+    Parameters
+    ----------
+    costs : TaskCosts
+    here : str
+        Name of the GPU that is predicted.
+    own : bool
+        Whether the costs stand in the GPU's own model.
+    """
+    notes = []
+    elsewhere = kind_of(costs.gpu) != kind_of(here)
+    if elsewhere or not own:
+        kinds = ", ".join(dict.fromkeys(name.partition(".")[0] for name in sorted(costs.instrument)))
+        this = f"this is {here}" if elsewhere else f"this is another {here}"
+        what = f"what a task costs beside its work ({kinds}, and the interval of the total)"
+        notes.append(f"{what} was measured on {costs.gpu}, not on this node; {this}")
+    if AHEAD in costs.instrument:
+        late = ", ".join(d.words() for d in LATE_OPERANDS)
+        notes.append(f"late operands by defaults measured on {LATE_OPERANDS[0].gpu}, this is {here}: {late}")
+    return notes
 
 
 def find_costs(known: Sequence[TaskCosts], compute: str) -> TaskCosts | None:

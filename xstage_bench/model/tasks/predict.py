@@ -17,7 +17,7 @@ from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import STALLED
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.model.tasks.compiled import choose_compiled, run
-from xstage_bench.model.tasks.costs import TaskCosts, costs_of, find_costs, reference_costs
+from xstage_bench.model.tasks.costs import TaskCosts, costs_of, find_costs, notes_of, reference_costs
 from xstage_bench.model.tasks.state import LEVEL, NOW, State
 from xstage_bench.model.tasks.work import work_of
 from xstage_bench.task_schedule import TaskSchedule
@@ -78,6 +78,8 @@ class TaskPrediction:
         When a system-scope fence of every producer has returned after its last task.
     notes : tuple of str
         What the prediction stands on other than the model, and what it leaves out here.
+    costs_from : str
+        The GPU on which what a task costs beside its work was measured.
     """
 
     schedule: TaskSchedule
@@ -100,6 +102,7 @@ class TaskPrediction:
     without_stores_ns: float
     all_visible_ns: float
     notes: tuple[str, ...] = ()
+    costs_from: str = ""
 
     @property
     def issue_ns(self) -> FloatArray:
@@ -138,6 +141,7 @@ class TaskPrediction:
             "sm_clock_mhz": self.sm_clock_mhz,
             **{name: getattr(self, name) for name in totals},
             "notes": list(self.notes),
+            "costs_from": self.costs_from,
             "tasks": self.rows(),
         }
 
@@ -216,13 +220,10 @@ def predict_tasks_all(
     if not (np.isfinite(clock) and clock > 0):
         raise UsageError(f"sm_clock_mhz is {sm_clock_mhz}, must be positive", f"the model's own is {model.sm_clock_mhz:g}")
     fast = choose_compiled(compiled, sum(s.task_count for s in schedules))
-    notes: list[str] = []
-    if costs is None:
-        costs = find_costs(model.tasks, compute)
-    if costs is None:
-        costs = reference_costs(compute)
-        notes.append(f"what a task costs beside its work was measured on another {costs.gpu}, not on this node")
-    return [_predict(node_of(model, s, pair), s, clock, costs, tuple(notes), fast, twin) for s in schedules]
+    own = find_costs(model.tasks, compute)
+    given = costs or own or reference_costs(compute)
+    notes = tuple(notes_of(given, model.gpu, own=costs is not None or own is not None))
+    return [_predict(node_of(model, s, pair), s, clock, given, notes, fast, twin) for s in schedules]
 
 
 def node_of(model: Model, schedule: TaskSchedule, pair: str | None = None) -> NodeEntry:
@@ -287,6 +288,7 @@ def _predict(
         without_stores_ns=base,
         all_visible_ns=(max(float(executed.ended.max()), drained) + fence) * per_ns,
         notes=notes,
+        costs_from=costs.gpu,
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from xstage_bench.model.node.issue import free_cycles
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import BLUR, EVENS_OUT_BYTES
-from xstage_bench.model.tasks.costs import STORE_WARPS, Costs
+from xstage_bench.model.tasks.costs import PASSED_BYTES, REACH_CYCLES, STORE_WARPS, Costs
 from xstage_bench.model.tasks.state import GPU, RELAXED, SYS, State, Work
 from xstage_bench.task_schedule import TaskSchedule
 
@@ -18,9 +18,6 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 PUBLISH = {"relaxed": RELAXED, "release.gpu": GPU, "release.sys": SYS}
 LAG = {"single": 1, "ping_pong": 2}
-#: A read of the copy engine waits until all but this of its SM's stores has drained, and takes this where there are none: by the probe of
-#: docs/own-kernel.md (behind 16 KiB on all SMs it takes 5 904 cycles, in which 7.3 kB drain; from the second level cache 514).
-PASSED_BYTES, REACH_CYCLES = 9000.0, 514.0
 
 
 def free_store_cycles(model: NodeModel, schedule: TaskSchedule, costs: Costs) -> FloatArray:
@@ -86,8 +83,8 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
         fetch=int(costs.fetch),
         ahead=costs.ahead,
         elsewhere=int(costs.elsewhere),
-        passed=PASSED_BYTES,
-        reach=REACH_CYCLES,
+        passed=PASSED_BYTES.value,
+        reach=REACH_CYCLES.value,
     )
     missing = np.zeros(e)
     missing[: schedule.event_count] = schedule.signals_of_event
