@@ -17,7 +17,7 @@ from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.model.tasks.costs import AHEAD, TaskCosts, costs_of, costs_of_replay, reference_costs
+from xstage_bench.model.tasks.costs import TaskCosts, costs_of, costs_of_replay, reference_costs
 from xstage_bench.model.tasks.predict import TaskPrediction, predict_tasks
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, TaskSchedule
@@ -397,18 +397,3 @@ def test_the_constants_of_the_recorded_node_and_of_a_replay(model: Model) -> Non
     own = predict_tasks(replace(model, gpu="GPU X", tasks=[taken]), s)
     assert own.notes == ()
     assert own.document()["costs_from"] == "GPU X"
-
-
-@pytest.mark.parametrize(("gpu", "this"), [("NVIDIA H200", "this is another NVIDIA H200"), ("NVIDIA H20", "this is NVIDIA H20")])
-def test_costs_of_another_node_are_named_with_their_gpu(model: Model, gpu: str, this: str) -> None:
-    s = tasks(8, [{"bytes": 32_768, "signals": 0}, {"waits_for": 0}])
-    (note,) = predict_tasks(replace(model, gpu=gpu), s).notes
-    assert "turn_cycles" in note
-    assert f"was measured on NVIDIA H200, not on this node; {this}" in note
-    late = replace(reference_costs(), instrument={**reference_costs().instrument, AHEAD: reference_costs().total_error})
-    notes = predict_tasks(replace(model, gpu=gpu), s, costs=late).notes
-    assert len(notes) == (1 if gpu == "NVIDIA H200" else 2)
-    assert (
-        f"late operands by defaults measured on NVIDIA H200, this is {gpu}: bytes that a late operand passes 9000 (6500 to 11000) B"
-        in notes[-1]
-    )

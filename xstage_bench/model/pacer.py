@@ -10,14 +10,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from xstage_bench.gpus import Default
 from xstage_bench.model.predict import STALLED
 from xstage_bench.model.stage import Stage
 
 FloatArray = NDArray[np.float64]
 #: Times T0, and these cycles of barriers and questions: from there on `Pacer.settle` takes a burst for a stalled one.
 STALL_SEEN, OVERHEAD_CYCLES = 1.3, 400.0
-#: Of Q, what a burst that did not stall leaves at most; picked on recorded producers (docs/pacer.md).
+#: Of Q, what a burst that did not stall leaves at most.
 LEFT_AT_MOST = 0.8
+_PICKED = "picked on recorded producers of 2 x H200, 2026-11-29 (docs/pacer.md)"
+#: The same for documents of what the pacer decided. ``cuda/xstage_pacer.cuh`` has the same values; a test compares both.
+TUNED: tuple[Default, ...] = (
+    Default(name="pacer: stalled from", value=STALL_SEEN, unit="T0", source=_PICKED),
+    Default(name="pacer: overhead", value=OVERHEAD_CYCLES, unit="cycles", source=_PICKED),
+    Default(name="pacer: left at most", value=LEFT_AT_MOST, unit="of Q", source=_PICKED),
+)
 
 
 class Pacer:

@@ -172,6 +172,16 @@ def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: Til
     return replace(costs, instrument=known)
 
 
+def forecast_notes(model: Model) -> list[str]:
+    """Say what a forecast with this model stands on beside it: whose task costs, and defaults for late operands."""
+    from xstage_bench.model.tasks.costs import find_costs, notes_of, reference_costs
+
+    own = find_costs(model.tasks, "mma")
+    costs = own or reference_costs()
+    late = replace(costs, instrument=costs.instrument | {AHEAD: _median(0.0, "of the ring of stages")})
+    return notes_of(late, model.gpu, own=own is not None)
+
+
 def _median(value: float, statistic: str) -> Estimate:
     return Estimate(value=value, standard_error=None, low=None, high=None, level=0.95, status="ok", statistic=statistic)
 

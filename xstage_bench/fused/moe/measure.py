@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xstage_bench.fused.spread import spread
+from xstage_bench.gpus import REFERENCE_GPU, find_gpu, reference_gpu
 from xstage_bench.workloads.shapes import TILE
 
 from .build import COMBINE_BYTES, FEWEST_STAGES, MOST_STAGES, Build, Combine, Publish, ring_stages
-from .forecast import LEADS, TileTimes
+from .forecast import LEADS, STORING_WARPS, TileTimes
 from .group import Group, Prepared, Times
 from .layer import PADDING, Layer, Rows, Slots, tiles_per_sm
 from .order import Order, usual_wave, wave_orders
 
 if TYPE_CHECKING:
+    from xstage_bench.model.document import Model
     from xstage_bench.model.stage import Stage
 
-#: Of one direction while the other is as busy, GB/s: what the bound divides by where no model is given.
-LINK_GB_PER_S = 355.0
 WARM_UP = 1
 #: Up to how many tokens a rank all slots are counted: beyond, that takes longer than the measurement.
 COUNTED_TOKENS = 2048
@@ -211,6 +211,30 @@ def remote_bytes(rows: Rows, rank: int, hidden: int, combine: str, *, presum: bo
     away = (rows.owner != PADDING) & (rows.owner != rank)
     count = np.unique(rows.owner[away] << 32 | rows.token[away]).size if presum else int(away.sum())
     return count * hidden * COMBINE_BYTES[combine]
+
+
+def link_rate(model: Model | None, gpu: str, sms: int) -> tuple[float, str]:
+    """Return the rate that the bound V/R divides by, GB/s, and where it comes from.
+
+    Parameters
+    ----------
+    model : Model, optional
+        Its R comes first.
+    gpu : str
+        Without a model, or one that has no R: what stores of this GPU reach both ways, else its nominal rate, else another GPU's rate.
+    sms : int
+    """
+    from xstage_bench.model.stage import stage_at
+
+    rate = None if model is None else stage_at(model, sms, STORING_WARPS).rate_gb_per_s
+    if rate is not None:
+        return rate, "R of the model"
+    own, lent = find_gpu(gpu), reference_gpu().link.both_ways_gb_per_s
+    for fact in (own.link.both_ways_gb_per_s, own.link.nominal_gb_per_s) if own is not None else ():
+        if fact.value is not None:
+            return fact.value, f"default of {gpu}, {fact.status}: {fact.source}"
+    assert lent.value is not None
+    return lent.value, f"default measured on {REFERENCE_GPU}, this is {gpu}: {lent.source}"
 
 
 def flops(layer: Layer, rows: Rows) -> int:

@@ -11,9 +11,13 @@ from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import WaivedError
 from xstage_bench.fused.session import results
+from xstage_bench.gpus import tuned_document
+from xstage_bench.pipeline import find_model
 from xstage_bench.record.json_file import read_json, write_json
 
+from .forecast import forecast_notes
 from .suite import Case, run_suite
+from .tuned import TUNED
 
 SCHEMA_VERSION = 1
 
@@ -97,10 +101,17 @@ def run(
     if resume:
         document |= read_json(path, dict)
         document["left"] = {}
-    document |= {"argv": list(argv), "environment": snapshot()}
     kernels = [Kernel(**k) for k in document["kernels"]]
+    environment = snapshot()
+    names = [str(gpu["name"]) for gpu in environment["gpus"] if gpu["index"] in options.devices and gpu["name"]] or ["an unknown GPU"]
+    document |= {"argv": list(argv), "environment": environment, "tuned": tuned_document(names, TUNED), "forecast_notes": []}
+    if options.model is not None:
+        document["forecast_notes"] = forecast_notes(find_model(options.model))
+    for note in (document["tuned"]["note"], *document["forecast_notes"]):
+        if note is not None:
+            say(f"note: {note}")
     done = {row["key"] for row in document["rows"]}
-    job = {"cases": list(cases), "done": done, **asdict(options)}
+    job = {"cases": list(cases), "done": done, **asdict(options), "gpu": names[0]}
     for kind, value in results(run_suite, job):
         if kind == "say":
             say(value)

@@ -28,7 +28,7 @@ from .build import Combine
 from .forecast import STORING_WARPS, Choice, TileTimes, choose_order, tile_times
 from .group import Gpus, Group
 from .layer import DTYPES, Layer, Rows, rows_of
-from .measure import LINK_GB_PER_S, SEARCHED_LEADS, case_variants, flops, measure, plain_build, prepare, remote_bytes
+from .measure import SEARCHED_LEADS, case_variants, flops, link_rate, measure, plain_build, prepare, remote_bytes
 from .order import Order, TaskLists, task_lists, usual_wave, wave_orders
 from .stalls import measure_stalls, predicted
 from .unfused import unfused_us
@@ -106,9 +106,9 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
     ----------
     job : mapping
         ``cases`` (of Case), ``model`` (folder or file of the model that chooses; None: a lead of one tile everywhere), ``devices``,
-        ``combines``, ``repetitions`` (of each variant, after one that does not count), ``seed`` (of the order of execution), ``budget_s``
-        (no case is begun after it), ``done`` (keys that need no measurement) and ``unfused`` (whether the layer by PyTorch and NCCL is
-        timed too, where it can be).
+        ``combines``, ``gpu`` (its name), ``repetitions`` (of each variant, after one that does not count), ``seed`` (of the order of
+        execution), ``budget_s`` (no case is begun after it), ``done`` (keys that need no
+        measurement) and ``unfused`` (whether the layer by PyTorch and NCCL is timed too, where it can be).
     put : callable
         Is given ``row`` for each row, ``failed`` and ``left`` (a key and why), ``tiles`` (name and tile times) and ``say`` (a line).
     """
@@ -212,6 +212,7 @@ def _measure_case(
 ) -> Iterator[dict[str, Any]]:
     layer, rows = case.layer, made.rows
     group = Group(layer, gpus, rows)
+    link_gb_per_s, link_source = link_rate(None if job["model"] is None else _model(job["model"]), job["gpu"], gpus.sms)
     for combine in job["combines"]:
         options = case.tokens == OPTIONS_TOKENS and combine == "bf16"
         chosen, predicted = choice.choices[combine].order, choice.choices[combine].predicted_ns
@@ -240,7 +241,9 @@ def _measure_case(
             "predicted_ns": predicted,
             "predicted_gain": _predicted_gain(predicted, chosen),
             "remote_bytes": volume,
-            "drain_us": volume / LINK_GB_PER_S / 1e3,
+            "drain_us": volume / link_gb_per_s / 1e3,
+            "link_gb_per_s": link_gb_per_s,
+            "link_source": link_source,
             "flops": max(flops(layer, one) for one in rows),
             "variants": found,
             "stalls": measure_stalls(group, prepared, choice.stalls[combine]),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import HOPPER, compile_kernel
 from xstage_bench.errors import UsageError, WaivedError
+from xstage_bench.gpus import Default
 
 MAX_OWNERS = 16
 PLAN = np.dtype(
@@ -126,6 +127,16 @@ _RATES: dict[int, tuple[tuple[int, int, float], ...]] = {
     128: ((176, 2, 665.0), (160, 2, 651.0), (128, 2, 645.0)),
     64: ((128, 3, 493.0), (192, 2, 489.0)),
 }
+
+
+TUNED: tuple[Default, ...] = tuple(
+    Default(
+        name=f"attention, {keys} keys x {consumers} consumers, head dimension {head_dim},", value=rate, unit="TFLOP/s",
+        source="one H200 on 16 to 33 thousand rows, 2026-11-29: by these the build of a case is chosen",
+    )
+    for head_dim, builds in _RATES.items()
+    for keys, consumers, rate in builds
+)  # fmt: skip
 
 
 def builds_of(head_dim: int, store: Store) -> dict[Build, float]:

@@ -199,13 +199,17 @@ def drain_us(model: Model, tasks: TaskSchedule) -> float:
 
 def add_forecasts(document: dict[str, Any], model: Model) -> None:
     """Give every row of a document of `ulysses.run` its ``forecast``, every way to store and order, best first, and what the least is
-    that doing the All-to-All afterwards costs, ``predicted_serial_us``; plain data.
+    that doing the All-to-All afterwards costs, ``predicted_serial_us``; and the document its ``forecast_notes``; plain data.
 
     Raises
     ------
     DataError
         The document is of a version that did not record when SMs end.
     """
+    from xstage_bench.model.tasks.costs import find_costs, notes_of, reference_costs
+
+    own = find_costs(model.tasks, _COMPUTE)
+    document["forecast_notes"] = notes_of(own or reference_costs(_COMPUTE), model.gpu, own=own is not None)
     for row in document["rows"]:
         if any("late_us" not in facts["compute"] for facts in row["tiles"].values()):
             raise DataError(f"{row['shape']}: the document does not say when its SMs end (late_us)", "record it anew: xstage fused ulysses")

@@ -15,12 +15,13 @@ from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.errors import UsageError, WaivedError, XStageError
 from xstage_bench.fused.session import results
-from xstage_bench.fused.ulysses.attention import ALONE, FLAGS, STORES, Flags, Store, alone_of, best_build
+from xstage_bench.fused.ulysses.attention import ALONE, FLAGS, STORES, TUNED, Flags, Store, alone_of, best_build
 from xstage_bench.fused.ulysses.document import SCHEMA_VERSION
 from xstage_bench.fused.ulysses.problem import Placing, Problem
 from xstage_bench.fused.ulysses.shapes import heads_named, known_heads
 from xstage_bench.fused.ulysses.tile_facts import tile_facts
 from xstage_bench.fused.ulysses.tile_order import ORDERS
+from xstage_bench.gpus import tuned_document
 
 AGAIN = f"{ALONE} again"
 #: What flags cost is shown for this order.
@@ -146,6 +147,9 @@ def run(
         for kind, value in results(measure, job):
             if kind == "facts":
                 document |= value
+                document["tuned"] = tuned_document([gpu["name"] for gpu in value["gpus"]], TUNED)
+                if document["tuned"]["note"] is not None:
+                    say(f"note: {document['tuned']['note']}")
             elif kind == "kernels":
                 kernels = merged(kernels, value)
                 document[kind] = plain(kernels)

@@ -1,0 +1,97 @@
+"""What rests on numbers of another GPU says so: task costs, late operands, and the tuned constants of both fused kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from other_gpus import RECORDED, write_model
+
+from xstage_bench.fused.moe import run as moe_run
+from xstage_bench.fused.moe.forecast import STORING_WARPS, forecast_notes
+from xstage_bench.fused.moe.measure import link_rate
+from xstage_bench.fused.moe.tuned import TUNED as MOE
+from xstage_bench.fused.ulysses import run as ulysses_run
+from xstage_bench.fused.ulysses.attention import TUNED as ATTENTION
+from xstage_bench.fused.ulysses.attention import builds_of
+from xstage_bench.fused.ulysses.forecast import add_forecasts
+from xstage_bench.model.document import load_model
+from xstage_bench.model.stage import stage_at
+from xstage_bench.model.tasks.costs import AHEAD, reference_costs
+from xstage_bench.model.tasks.predict import predict_tasks
+from xstage_bench.record.json_file import read_json
+from xstage_bench.workloads.moe import moe_tasks
+
+MODEL = load_model(RECORDED)
+
+
+@pytest.mark.parametrize(("gpu", "this"), [("NVIDIA H200", "this is another NVIDIA H200"), ("NVIDIA H20", "this is NVIDIA H20")])
+def test_costs_of_another_node_are_named_with_their_gpu(gpu, this):
+    model, tasks = replace(MODEL, gpu=gpu), moe_tasks("dit-moe-xl", tokens_per_rank=16, ep=4, producers=8)
+    found = predict_tasks(model, tasks, twin=False)
+    (note,) = found.notes
+    assert "turn_cycles" in note
+    assert f"was measured on NVIDIA H200, not on this node; {this}" in note
+    assert found.document()["costs_from"] == "NVIDIA H200"
+    late = replace(
+        reference_costs(), instrument=reference_costs().instrument | {AHEAD: replace(reference_costs().total_error, value=2000.0)}
+    )
+    notes = predict_tasks(model, tasks, costs=late, twin=False).notes
+    assert len(notes) == (1 if gpu == "NVIDIA H200" else 2)
+    assert (
+        f"late operands by defaults measured on NVIDIA H200, this is {gpu}: bytes that a late operand passes 9000 (6500 to 11000) B"
+        in notes[-1]
+    )
+    assert forecast_notes(model)[-1] == notes[-1]
+
+
+def test_the_bound_divides_by_the_models_rate_and_says_so_where_it_cannot():
+    rate, source = link_rate(MODEL, "NVIDIA H20", 132)
+    assert (rate, source) == (stage_at(MODEL, 132, STORING_WARPS).rate_gb_per_s, "R of the model")
+    assert 365 < rate < 380
+    assert link_rate(None, "NVIDIA H200", 132)[0] == 355
+    assert "measured" in link_rate(None, "NVIDIA H200", 132)[1]
+    assert link_rate(None, "NVIDIA B200", 148)[0] == 900
+    assert "default of NVIDIA B200, datasheet" in link_rate(None, "NVIDIA B200", 148)[1]
+    assert link_rate(None, "NVIDIA X1", 96) == (355, link_rate(None, "NVIDIA X1", 96)[1])
+    assert "measured on NVIDIA H200, this is NVIDIA X1" in link_rate(None, "NVIDIA X1", 96)[1]
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H20"])
+def test_the_document_of_a_layer_names_what_was_tuned_elsewhere(tmp_path, monkeypatch, gpu):
+    jobs = []
+    monkeypatch.setattr(moe_run, "snapshot", lambda: {"gpus": [{"index": i, "name": gpu} for i in (0, 1)]})
+    monkeypatch.setattr(moe_run, "results", lambda work, job: jobs.append(job) or iter(()))
+    said = []
+    model = write_model(tmp_path / "model.json", gpu, 132)
+    document = moe_run.run([], tmp_path / "moe.json", moe_run.Options(model=model), say=said.append)
+    assert jobs[0]["gpu"] == gpu
+    tuned = read_json(tmp_path / "moe.json", dict)["tuned"]
+    assert tuned["gpus"] == [gpu]
+    assert len(tuned["constants"]) == len(MOE)
+    assert all(c["source"] and c["gpu"] == "NVIDIA H200" for c in tuned["constants"])
+    assert (tuned["note"] is None) == (gpu == "NVIDIA H200")
+    assert any(f"this is {gpu}" in note for note in document["forecast_notes"])
+    assert any("pacer: left at most 0.8" in line for line in said) == (gpu == "NVIDIA H20")
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 PCIe"])
+def test_the_document_of_attention_names_what_was_tuned_elsewhere(monkeypatch, gpu):
+    monkeypatch.setattr(ulysses_run, "snapshot", lambda: {"gpus": [], "nvml": None})
+    monkeypatch.setattr(ulysses_run, "link_error_deltas", lambda before, after: None)
+    facts = {"gpus": [{"index": 0, "name": gpu, "sms": 114}], "nccl": None, "cuda_sources": "x"}
+    monkeypatch.setattr(ulysses_run, "results", lambda work, job: iter([("facts", facts)]))
+    document = ulysses_run.run([], seconds_per_case=1, seed=0)
+    assert (document["tuned"]["note"] is None) == (gpu == "NVIDIA H200")
+    values = [rate for d in (128, 64) for rate in builds_of(d, "st.v4").values()]
+    assert [c["value"] for c in document["tuned"]["constants"]] == values == [d.value for d in ATTENTION]
+    add_forecasts(document, replace(MODEL, gpu=gpu))
+    assert any(f"{gpu}" in note for note in document["forecast_notes"])
+
+
+def test_every_named_default_has_a_finite_value_and_a_source():
+    for default in (*MOE, *ATTENTION):
+        assert np.isfinite(default.value)
+        assert default.source
+        assert default.name in default.words()
