@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from other_gpus import RECORDED, write_model
 
+from xstage_bench.compare import Comparison, Side
+from xstage_bench.critique import criticise
+from xstage_bench.device import Gpu, Node
 from xstage_bench.fused.moe import run as moe_run
 from xstage_bench.fused.moe.forecast import STORING_WARPS, forecast_notes
 from xstage_bench.fused.moe.measure import link_rate
@@ -21,7 +26,9 @@ from xstage_bench.model.stage import stage_at
 from xstage_bench.model.tasks.costs import AHEAD, reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.record.json_file import read_json
+from xstage_bench.record.manifest import Manifest
 from xstage_bench.workloads.moe import moe_tasks
+from xstage_bench.yardstick import marks
 
 MODEL = load_model(RECORDED)
 
@@ -95,3 +102,48 @@ def test_every_named_default_has_a_finite_value_and_a_source():
         assert np.isfinite(default.value)
         assert default.source
         assert default.name in default.words()
+
+
+def run_of(gpu: str, sms: int = 132) -> SimpleNamespace:
+    """A recorded run of one plain sweep, as far as its findings look at it."""
+    gpus = tuple(Gpu(i, gpu, tuple(range(sms)), 1980.0) for i in range(2))
+    manifest = Manifest(backend="cuda", simulated=False, node=Node(gpus, ((0, 1), (1, 0)), 32.0, line_rate_gb_per_s=478.1), complete=True)
+    rows = {"source": 0, "destination": 1, "kind": "measure", "status": "ok", "probe": "isolated", "start": "isolated", "burst": 0}
+    rows |= {"bytes": 32768, "producers": sms, "warps": 4, "gap_cycles": np.nan, "sm_clock_mhz": 1980.0, "issue_mean_cycles": 700.0}
+    samples = pd.DataFrame([{**rows, "schedule": f"s{i % 4}", "process": i % 3, "order": i} for i in range(120)])
+    return SimpleNamespace(manifest=manifest, samples=lambda: samples)
+
+
+@pytest.mark.parametrize(("gpu", "elsewhere"), [("NVIDIA H200", False), ("NVIDIA H200 (simulated)", False), ("NVIDIA B200", True)])
+def test_findings_say_whose_limits_they_are_held_against(gpu, elsewhere):
+    found = {f.check: f for f in criticise(run_of(gpu), None)}
+    assert ("limits" in found) == elsewhere
+    assert (f"measured on NVIDIA H200; this is {gpu}" in found["link sleep"].detail) == elsewhere
+    assert "no silence above 50 ms" in found["link sleep"].detail
+    if elsewhere:
+        assert f"measured on NVIDIA H200; this is {gpu}: spread within a process 0.02" in found["limits"].detail
+        assert found["limits"].status == "ok"
+
+
+def test_a_comparison_says_whose_spread_it_takes_in():
+    def notes(gpu: str, manifest: Manifest | None = None) -> list[str]:
+        side = Side("x", replace(MODEL, gpu=gpu), manifest)
+        return Comparison(side, side, 0.05, []).notes
+
+    assert notes("NVIDIA H200") == []
+    assert notes("NVIDIA H20") == [
+        "the verdicts take in a number measured on NVIDIA H200; this is NVIDIA H20: spread between nodes 0.005 relative"
+    ]
+    (same,) = notes("NVIDIA H20", run_of("NVIDIA H20").manifest)
+    assert "spread between runs 0.002" in same
+
+
+def test_the_scale_of_a_link_has_only_what_the_registry_has():
+    pair = MODEL.find("0>1")
+    assert pair is not None
+    scale = {m.name: m for m in marks(pair, run_of("NVIDIA H200").manifest)}
+    assert {"raw link", "payload limit", "nominal", "copy engine", "reference node", "achieved"} == set(scale)
+    h100 = {m.name: m for m in marks(pair, run_of("NVIDIA H100 80GB HBM3").manifest)}
+    assert {"raw link", "payload limit", "nominal", "achieved"} == set(h100)
+    assert "assumed: measured on H200" in h100["payload limit"].meaning
+    assert {m.name for m in marks(pair, run_of("NVIDIA B200", 148).manifest)} == {"raw link", "achieved"}

@@ -15,6 +15,7 @@ from typing import Literal
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.gpus import Default, borrowed
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.headline import free_entry, headline_entry
@@ -31,6 +32,10 @@ ACROSS = ("backend", "gpu", "schema")
 #: Relative standard deviations beyond that between the processes of a run: from run to run on the same GPUs (ten runs showed none), and
 #: from one node to another of the same kind (six nodes: 0.46 %). docs/compare.md has the table.
 BETWEEN_RUNS, BETWEEN_NODES = 0.002, 0.005
+_SPREADS = (
+    Default(name="spread between runs", value=BETWEEN_RUNS, unit="relative", source="ten runs on the same GPUs (docs/compare.md)"),
+    Default(name="spread between nodes", value=BETWEEN_NODES, unit="relative", source="six nodes: 0.46 % (docs/compare.md)"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,13 @@ class Comparison:
         order: tuple[Verdict, ...] = ("worse", "undetermined", "better")
         return next((v for v in order if v in found), "same" if found else "undetermined")
 
+    @property
+    def notes(self) -> list[str]:
+        """What the verdicts rest on that was measured on another kind of GPU: the spread that every interval holds."""
+        used = _SPREADS[0 if _same_gpus(self.baseline, self.side) else 1]
+        notes = [borrowed(gpu, [used]) for s in (self.baseline, self.side) for gpu in _names(s)]
+        return list(dict.fromkeys(f"the verdicts take in a number {note}" for note in notes if note is not None))
+
 
 def load_side(where: Path) -> Side:
     """Read a fitted run folder, or a model.json alone."""
@@ -172,6 +184,10 @@ def _gpu(side: Side) -> tuple[str, ...]:
     if side.manifest is None:
         return (side.model.gpu,)
     return tuple(dict.fromkeys(f"{g.name} with {g.sm_count} SMs" for g in side.manifest.node.gpus))
+
+
+def _names(side: Side) -> list[str]:
+    return [side.model.gpu] if side.manifest is None else [g.name for g in side.manifest.node.gpus]
 
 
 def _same_gpus(baseline: Side, side: Side) -> bool:

@@ -12,6 +12,10 @@ from xstage_bench.device import Node
 from xstage_bench.loader import load_named
 from xstage_bench.schedule import HOST, Schedule
 
+#: Where sweeps are placed before anything is measured; no number that is shown rests on them. Of the line rate, as NVLink 4 reaches; where
+#: that is not known; and to host memory, by PCIe 5 with 16 lanes.
+EXPECTED_SHARE, EXPECTED_GB_PER_S, EXPECTED_HOST_GB_PER_S = 0.78, 300.0, 40.0
+
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
@@ -44,14 +48,11 @@ class Sweep:
         return sorted({k for k in wanted if k < self.sm_count} | {self.sm_count})
 
     def expected_gb_per_s(self) -> float:
-        """A first guess of the drain rate, only to place sweeps: 0.78 of the line rate, as on NVLink 4, or 300 where it is not known.
-
-        To host memory 40: PCIe 5 with 16 lanes.
-        """
+        """A first guess of the drain rate, only to place sweeps: a share of the line rate where it is known."""
         if self.destination == HOST:
-            return 40.0
+            return EXPECTED_HOST_GB_PER_S
         rate = self.node.line_rate_gb_per_s
-        return 0.78 * rate if rate else 300.0
+        return EXPECTED_SHARE * rate if rate else EXPECTED_GB_PER_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.gpus import Default
 from xstage_bench.visibility import WARMUP, Sighting
 
 _REPLICAS = 400
 _GRID = 80
-#: A flag counts as sent behind a full backlog from here on: after the free part of a burst, before the first producer is done.
-FULL_AFTER_NS = 12_000.0
+#: A flag counts as sent behind a full backlog from here on: after the free part of a burst, before the first producer is done. And an SM's
+#: own stores count as drained so long after its last one was issued.
+FULL_AFTER_NS, DRAINED_AFTER_NS = 12_000.0, 15_000.0
+_SURVEY = "results/h200-x2/2026-11-29-visibility: bursts of 512 KiB and 1 MiB by 8 to 132 SMs"
+TUNED: tuple[Default, ...] = (
+    Default(name="backlog full after", value=FULL_AFTER_NS, unit="ns", source=_SURVEY),
+    Default(name="own stores drained after", value=DRAINED_AFTER_NS, unit="ns", source=_SURVEY),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +147,11 @@ def behind_backlog(sighting: Sighting) -> NDArray[np.bool_]:
 
 
 def own_sm_drained(sighting: Sighting) -> NDArray[np.bool_]:
-    """Which flags were sent when the producer on the prober's own SM had drained (15 us after its end) and others were still issuing."""
+    """Which flags were sent `DRAINED_AFTER_NS` after the end of the producer on the prober's own SM, while others were still issuing."""
     own = np.flatnonzero(sighting.smids == sighting.prober_smid)
     which = np.zeros(sighting.at_ns.shape, dtype=np.bool_)
     if own.size:
-        after = sighting.end_ns[:, own[:1]] + 15_000.0
+        after = sighting.end_ns[:, own[:1]] + DRAINED_AFTER_NS
         with np.errstate(invalid="ignore"):
             which = np.asarray((sighting.at_ns > after) & (sighting.at_ns < sighting.end_ns.max(axis=1, keepdims=True)))
         which[:WARMUP] = False

@@ -15,9 +15,10 @@ from xstage_bench.device import Gpu, Node, kernels_of
 from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import PairError, UsageError
+from xstage_bench.gpus import tuned_document
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.visibility import DOMAINS, METHODS, RESERVED_SMS, WARMUP, Sighting, Watch
-from xstage_bench.visibility_numbers import behind_backlog, chosen, curve_of, own_sm_drained, spread
+from xstage_bench.visibility_numbers import TUNED, behind_backlog, chosen, curve_of, own_sm_drained, spread
 
 SCHEMA_VERSION = 1
 PARTS = ("curve", "flag", "lag", "domain", "message", "torn", "arrival", "loud")
@@ -222,6 +223,7 @@ def survey(
                 "timer_tick_ns": node.timer_tick_ns,
                 "line_rate_gb_per_s": node.line_rate_gb_per_s,
             }
+            document["tuned"] = tuned_document((g.name for g in node.gpus), TUNED)
         finally:
             kernels = merged(kernels, kernels_of(device))
             device.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from xstage_bench.compare import load_reference
 from xstage_bench.errors import XStageError
+from xstage_bench.gpus import GpuFacts, find_gpu, kind_of
 from xstage_bench.model.headline import headline_rate
 
 if TYPE_CHECKING:
@@ -26,24 +27,7 @@ class Mark:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What is known of one kind of link beside what a run measures itself. Sources: docs/flavours.md, docs/compare.md, the datasheet."""
-
-    line_rate_gb_per_s: float
-    nominal_gb_per_s: float
-    wire_bytes_per_byte: float
-    copy_engine_gb_per_s: float | None
-    reference: str | None
-
-
-#: By the GPU's name. 18 NVLink 4 links: 478 on the wire, 450 on the datasheet; a 16-byte store puts 1.12 bytes on the wire per byte
-#: (2 x H200, results/h200-x2/2026-11-29-flavours/wire.json); copy engine by nvbandwidth 0.8 on 2 x H200, the same day.
-KINDS: dict[str, Kind] = {
-    "NVIDIA H200": Kind(478.1, 450.0, 1.12, 396.0, "h200-nv18"),
-    "NVIDIA H100 80GB HBM3": Kind(478.1, 450.0, 1.12, None, None),
-}
-#: A line rate this far from the kind's own is that of other links (fewer, or some down): its datasheet says nothing then.
+#: Of a line rate: this far from the registry's is that of other links (fewer, or some down): its datasheet says nothing then.
 _SAME_LINK = 0.02
 
 
@@ -62,24 +46,26 @@ def marks(pair: PairModel, manifest: Manifest) -> list[Mark]:
         return found
     found.append(Mark("raw link", line, own, "what the active links carry on the wire, headers included"))
     kind = _kind(manifest)
-    if kind is None or abs(line / kind.line_rate_gb_per_s - 1) > _SAME_LINK:
+    link = None if kind is None else kind.link
+    if kind is None or link is None or not link.line_gb_per_s.value or abs(line / link.line_gb_per_s.value - 1) > _SAME_LINK:
         return sorted(found, key=lambda m: -m.gb_per_s)
-    payload = line / kind.wire_bytes_per_byte
-    found.append(Mark("payload limit", payload, "computed", f"raw link over {kind.wire_bytes_per_byte} bytes on the wire per byte stored"))
-    found.append(Mark("nominal", kind.nominal_gb_per_s, "datasheet", "what the datasheet promises in one direction"))
-    if kind.copy_engine_gb_per_s is not None:
-        found.append(
-            Mark("copy engine", kind.copy_engine_gb_per_s, "measured elsewhere", "nvbandwidth 0.8, large copies, 2 x H200, 2026-11-29")
-        )
+    wire, nominal, copies = link.wire_bytes_per_byte, link.nominal_gb_per_s, link.copy_engine_gb_per_s
+    if wire.value is not None:
+        meaning = f"raw link over {wire.value:g} bytes on the wire per byte stored ({wire.status}: {wire.source})"
+        found.append(Mark("payload limit", line / wire.value, "computed", meaning))
+    if nominal.value is not None:
+        found.append(Mark("nominal", nominal.value, "datasheet", "what the datasheet promises in one direction"))
+    if copies.value is not None:
+        found.append(Mark("copy engine", copies.value, "measured elsewhere", copies.source))
     reference = None if kind.reference is None else _reference_rate(kind.reference)
     if reference is not None:
         found.append(Mark("reference node", reference, "measured elsewhere", f"the same number of {kind.reference}"))
     return sorted(found, key=lambda m: -m.gb_per_s)
 
 
-def _kind(manifest: Manifest) -> Kind | None:
-    names = {gpu.name.removesuffix(" (simulated)") for gpu in manifest.node.gpus}
-    return KINDS.get(names.pop()) if len(names) == 1 else None
+def _kind(manifest: Manifest) -> GpuFacts | None:
+    names = {kind_of(gpu.name) for gpu in manifest.node.gpus}
+    return find_gpu(names.pop()) if len(names) == 1 else None
 
 
 def _reference_rate(name: str) -> float | None:

@@ -58,7 +58,8 @@ def _document(done: Comparison, across: tuple[str, ...]) -> dict[str, Any]:
     }
     counts = Counter(d.verdict for d in done.differences)
     rows = [asdict(d) for d in done.differences]
-    return {**sides, "across": list(across), "margin": done.margin, "verdict": done.verdict, "counts": dict(counts), "differences": rows}
+    head = {**sides, "across": list(across), "margin": done.margin, "verdict": done.verdict, "counts": dict(counts)}
+    return {**head, "notes": done.notes, "differences": rows}
 
 
 def _text(done: Comparison) -> str:
@@ -69,4 +70,5 @@ def _text(done: Comparison) -> str:
         pair = d.pair if d.pair == d.baseline_pair else f"{d.pair} ({d.baseline_pair})"
         rows.append([d.verdict, pair, d.parameter, d.producers, d.warps, d.baseline, d.value, change, interval, d.reason or ""])
     head = ["", "pair", "parameter", "K", "W", "baseline", "run", "change", "interval", ""]
-    return f"{_label(done.baseline)} -> {_label(done.side)}\n\n{table(head, rows)}\n\n{done.verdict}"
+    notes = "".join(f"note: {note}\n" for note in done.notes)
+    return f"{_label(done.baseline)} -> {_label(done.side)}\n\n{table(head, rows)}\n\n{notes}{done.verdict}"

@@ -16,11 +16,13 @@ import numpy as np
 
 from xstage_bench.device.sim.arbiter import Array
 from xstage_bench.device.sim.core import Ideal
+from xstage_bench.device.sim.presets import PRESETS
 from xstage_bench.schedule import Schedule
 from xstage_bench.trace import Trace
 
 NAME = "burst-gap"
 BASE = "h200-nv18-x2"  # GPUs, SMs and clocks are those of this preset
+_BASE = PRESETS[BASE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class BurstGapTruth:
     capacity_bytes: float = 18500.0
     local_gb_per_s: float = 4120.0
     noise: float = 0.01
-    sm_clock_mhz: float = 1980.0
+    sm_clock_mhz: float = _BASE.sm_clock_mhz
 
     def t0_cycles(self, warps: int, stores: Array) -> Array:
         """Return T0 of a burst of `stores` warp-stores per warp."""
@@ -78,7 +80,7 @@ def course(truth: BurstGapTruth, schedule: Schedule) -> Ideal:
         `backlogged` is the time that the producer's own share of Q, or what there is of it, takes to drain.
     """
     k, n = schedule.producer_count, len(schedule.bursts)
-    smids = schedule.smids(range(132))
+    smids = schedule.smids(range(_BASE.sm_count))
     size = np.array([b.bytes for b in schedule.bursts], dtype=float)
     t0 = truth.t0_cycles(schedule.warps, schedule.stores_per_warp().astype(float))
     rate = truth.bytes_per_cycle(local=schedule.is_local) / k

@@ -1,0 +1,53 @@
+"""No number of one GPU in the code: it stands in the registry (`gpus.toml`), in the simulator's presets, or is measured."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from xstage_bench.gpus import Fact, gpus
+
+PACKAGE = Path(__file__).parent.parent / "xstage_bench"
+#: Where they belong, and who says so. A pair is one number that a file may have.
+PLACES = ("device/sim/presets.py", "model/published.py")
+KNOWN = {("model/node/design.py", 1980.0)}  # the clock at which a design is laid out where no run gives one
+
+
+def of_a_gpu() -> set[float]:
+    """SMs, clocks and rates of every GPU of the registry; numbers below 50 and round ones of few digits are too common to tell."""
+
+    def values(part: object) -> list[float]:
+        if isinstance(part, Fact):
+            return [] if part.value is None else [part.value]
+        if isinstance(part, dict):
+            return [v for one in part.values() for v in values(one)]
+        return [v for name in getattr(part, "__struct_fields__", ()) for v in values(getattr(part, name))]
+
+    plain = {v for facts in gpus().values() for v in values(facts)}
+    told = {v for v in plain if v >= 50 and v % 50} | {450.0, 355.0}
+    return told | {v * 1e-3 for v in told if 1000 < v < 10_000}
+
+
+def literals(source: str) -> list[tuple[int, float]]:
+    """Line and value of every number."""
+    nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
+    return [(n.lineno, float(n.value)) for n in nodes if isinstance(n.value, int | float) and not isinstance(n.value, bool)]
+
+
+def test_the_rule_sees_what_it_forbids():
+    forbidden = of_a_gpu()
+    assert {132, 78, 108, 114, 148, 1980, 1.98, 1755, 355, 478.1, 450, 396, 4072, 3913, 989.5} <= forbidden
+    found = literals("def f(producers: int = 132):\n    return 1.98 * producers / 355.0\n")
+    assert {v for _, v in found if v in forbidden} == {132, 1.98, 355}
+    assert not {64, 128, 256, 512, 1000, 1024, 4096, 50, 100, 300} & forbidden
+
+
+def test_no_number_of_one_gpu():
+    forbidden, found = of_a_gpu(), {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        if name not in PLACES:
+            found |= {(name, value): line for line, value in literals(path.read_text()) if value in forbidden}
+    assert set(found) - KNOWN == set(), "a number of one GPU: take it from the model or the run, else from gpus.toml"
+    assert set(found) >= KNOWN, "an exception that nothing needs"
+    assert all((PACKAGE / name).exists() for name in PLACES)
