@@ -208,8 +208,6 @@ def add_forecasts(document: dict[str, Any], model: Model) -> None:
     """
     from xstage_bench.model.tasks.costs import find_costs, notes_of, reference_costs
 
-    own = find_costs(model.tasks, _COMPUTE)
-    document["forecast_notes"] = notes_of(own or reference_costs(_COMPUTE), model.gpu, own=own is not None)
     for row in document["rows"]:
         if any("late_us" not in facts["compute"] for facts in row["tiles"].values()):
             raise DataError(f"{row['shape']}: the document does not say when its SMs end (late_us)", "record it anew: xstage fused ulysses")
@@ -228,3 +226,5 @@ def add_forecasts(document: dict[str, Any], model: Model) -> None:
         first = tasks_of(problem, builds[store], orders[store, name], 0, row["sms"], times[store], clock)
         row["predicted_serial_us"] = min(alone.values()) + drain_us(model, first)
         row["forecast"] = [asdict(f) for f in forecast(model, problem, builds, orders, alone, times, ctas=row["sms"], sm_clock_mhz=clock)]
+    own = find_costs(model.tasks, _COMPUTE)
+    document["forecast_notes"] = notes_of(own or reference_costs(_COMPUTE), model.gpu, own=own is not None)
