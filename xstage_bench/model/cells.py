@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-#: The probe whose schedules no fit may see.
-#: Probes whose schedules no fit may see.
-HOLDOUT = ("holdout", "flavour_holdout")
+#: The probe of tiny bursts behind a full stage, scored on its own: among the others they would be too few to show.
+TINY = "holdout_tiny"
+#: Probes whose schedules no fit may see: families of hold-outs. The first of a pair that is not `TINY` makes its headline scores.
+HOLDOUT = ("holdout", "flavour_holdout", TINY)
 #: Probes of isolated bursts over a grid of sizes: to a peer, the LOCAL control, and those of other flavours and layouts.
 ISOLATED = ("isolated", "local", "flavours", "layouts")
 _IDENTITY = ("schedule", "probe", "kind", "source", "destination", "flavour", "layout", "start", "producers", "producer_set", "warps")

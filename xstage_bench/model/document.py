@@ -6,7 +6,8 @@ and a reason. Lists hold one entry per (K, W) or per K, so that a reader needs n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,10 +15,11 @@ from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import NodeBasis
 from xstage_bench.model.release import ReleaseLaw
 from xstage_bench.model.tasks.costs import TaskCosts
-from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.record.json_file import encode_json, read_json, write_json
 
 SCHEMA_VERSION = 1
 ModelName = Literal["bandwidth_only", "loggp", "burst_gap", "node"]
+HoldoutStatus = Literal["pass", "fail", "undetermined", "not_judged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,18 @@ class CalibratedRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HoldoutVerdict:
+    """How a pair's model did on the hold-out of its own run: what a prediction with it must say.
+
+    `yardstick` is whose errors the limits were made from; `reasons` say what missed, one sentence each.
+    """
+
+    status: HoldoutStatus
+    yardstick: str
+    reasons: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairModel:
     """All that was fitted for one ordered pair (``"0>1"``), or for the LOCAL control (``"0>0"``), flavour and layout."""
 
@@ -144,6 +158,7 @@ class PairModel:
     drain: list[DrainRate] = field(default_factory=list)
     plateaus: list[Plateau] = field(default_factory=list)
     release: list[ReleaseLaw] = field(default_factory=list)
+    holdout: HoldoutVerdict | None = None  # null until the run's hold-out has been predicted
 
     @property
     def is_local(self) -> bool:
@@ -209,7 +224,11 @@ class TotalTimeError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelScore:
-    """One model on the held-out schedules of one pair. `reasons` explains each null, by key."""
+    """One model on the held-out schedules of one pair. `reasons` explains each null, by key.
+
+    `family` is the probe that the schedules are of. `standard_errors` are those of the scores, by resampling whole schedules: other
+    schedules of the same family would have given other scores.
+    """
 
     model: ModelName
     pair: str
@@ -223,6 +242,26 @@ class ModelScore:
     interval_coverage_90: float | None
     interval_score: float | None
     reasons: dict[str, str] = field(default_factory=dict)
+    family: str = "holdout"
+    standard_errors: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFloor:
+    """What no model can be better than: |median of one process / median of the others - 1| over held-out bursts and processes.
+
+    Null, with a reason, where there was one process.
+    """
+
+    pair: str
+    flavour: str
+    family: str
+    processes: int
+    n_bursts: int
+    median: float | None
+    p90: float | None
+    p95: float | None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,12 +300,20 @@ class TimedStall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """`validation.json`. `warps_apart`: scores on schedules whose warps do not meet, which no model describes; not in `models`."""
+    """`validation.json`.
+
+    `models` are scores on the main hold-out of each pair and flavour; `families` those of the models that predict, on every family;
+    `warps_apart` scores on schedules whose warps do not meet, which no model describes: in neither of the others.
+    `fitted` is the digest of the model judged: another fit is not judged by this file.
+    """
 
     schema_version: int
     backend: str
     models: list[ModelScore]
     warps_apart: list[ModelScore] = field(default_factory=list)
+    families: list[ModelScore] = field(default_factory=list)
+    noise_floor: list[NoiseFloor] = field(default_factory=list)
+    fitted: str | None = None
     isolated_law: list[IsolatedLaw] = field(default_factory=list)
     periodic_law: list[PeriodicLaw] = field(default_factory=list)
     timed_stall: list[TimedStall] = field(default_factory=list)
@@ -289,6 +336,12 @@ def load_model(path: Path) -> Model:
 def load_validation(path: Path) -> Validation:
     """Read a `validation.json`; errors as `load_model`."""
     return read_json(path, Validation, newest=SCHEMA_VERSION)
+
+
+def digest(model: Model) -> str:
+    """Return a hash of what was fitted; the verdicts of a hold-out are no part of it."""
+    bare = replace(model, pairs=[replace(p, holdout=None) for p in model.pairs])
+    return hashlib.blake2b(encode_json(bare), digest_size=8).hexdigest()
 
 
 def save(path: Path, document: Model | Validation) -> None:
