@@ -106,7 +106,8 @@ class _Prepared:
         place = places(preset.groups, smids)
         members = np.zeros((len(preset.groups), max(map(len, preset.groups)), 2))
         np.add.at(members, tuple(place), 1.0)
-        return cls(schedule, smids, place, issue_cycles(preset.port, schedule.warps, schedule.stores_per_warp()), members)
+        free = issue_cycles(preset.port, schedule.warps, schedule.stores_per_warp()) + preset.closing_cycles
+        return cls(schedule, smids, place, free, members)
 
     def jobs(self) -> list[range]:
         """Return the bursts of each row: an isolated burst is a row of its own, since it starts on a drained stage."""
@@ -137,6 +138,7 @@ def _rows(preset: Preset, jobs: list[tuple[_Prepared, list[int]]], conditions: C
         port=port,
         gap=gap,
         deadline=deadline,
+        unawaited=np.minimum(load, preset.unawaited_bytes * warps),
         bursts=np.array([len(bursts) for _, bursts in jobs]),
         rule=np.array([_RULES[p.schedule.start] for p, _ in jobs]),
         link=np.where(local, _UNSHARED, preset.link_gb_per_s * conditions.link / (mhz / 1e3)),

@@ -38,6 +38,8 @@ class Rows:
         Bytes per producer and free issue time in cycles of each burst.
     gap, deadline : ndarray, shape (N, S)
         Cycles between bursts (free), start time in cycles (timed).
+    unawaited : ndarray, shape (N, S)
+        Bytes of one SM's burst that its end of issue does not wait for.
     bursts, rule : ndarray of int, shape (S,)
     link, group, sm_rate, buffer, latency, credit, turnaround : ndarray, shape (S,)
         Bytes per cycle of the link, one group and one SM, bytes, then cycles; `turnaround` is what the instrument needs between
@@ -50,6 +52,7 @@ class Rows:
     port: Array
     gap: Array
     deadline: Array
+    unawaited: Array
     bursts: NDArray[np.int64]
     rule: NDArray[np.int64]
     link: Array
@@ -121,7 +124,7 @@ class _State:
     """Where every class is, shape (G, M, 2, S), and the link's buffer, shape (S,).
 
     `backlog` and `drained` bytes, `burst` index, `begin` of the burst, `arrival` of its bytes (inf when none is due), `waiting` for the
-    backlog to fall to the capacity, `empty_at` the time at which the last byte left the link, `fence_at` the time at which all that was
+    backlog to fall to what is `allowed` when the burst ends: the capacity, and what it does not wait for; `empty_at` the time at which the last byte left the link, `fence_at` the time at which all that was
     outstanding on the whole GPU at the end of issue has left it: a system-scope fence waits for that too, since fences are cumulative.
     """
 
@@ -133,6 +136,7 @@ class _State:
     begin: Array
     arrival: Array
     waiting: NDArray[np.bool_]
+    allowed: Array
     empty_at: Array
     fence_at: Array
     rate: Array
@@ -146,7 +150,7 @@ class _State:
         begin = np.where(has, first, np.inf)
         return cls(
             np.zeros(shape[-1]), np.zeros(shape[-1]), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64), begin,
-            begin + rows.latency, np.zeros(shape, dtype=bool), np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape[-1]),
+            begin + rows.latency, np.zeros(shape, dtype=bool), rows.capacity.copy(), np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape[-1]),
         )  # fmt: skip
 
     def take(self, keep: NDArray[np.int64]) -> _State:
@@ -160,7 +164,7 @@ class _State:
         self.rate = rates(self.backlog > 0, rows.members, bound, rows.sm_rate, rows.group)
         inflow = (self.rate * rows.members).sum(axis=(0, 1, 2))
         self.growth = np.where(full & (inflow >= rows.link), 0.0, inflow - rows.link)
-        target = np.where(self.waiting, rows.capacity, 0.0)
+        target = np.where(self.waiting, self.allowed, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             until = np.where(self.rate > 0, (self.backlog - target) / self.rate, np.inf)
             filled = np.where(self.growth > 0, (rows.buffer - self.level) / self.growth, np.inf)
@@ -177,7 +181,7 @@ class _State:
     def settle(self, rows: Rows, result: Solution, columns: NDArray[np.int64]) -> None:
         """Handle what is due now: backlogs at the capacity, empty queues, arrivals."""
         slack = self.rate * _TIE
-        crossed = self.waiting & (self.backlog <= rows.capacity + slack)
+        crossed = self.waiting & (self.backlog <= self.allowed + slack)
         emptied = (self.rate > 0) & (self.backlog <= np.where(self.waiting, 0.0, slack)) & ~crossed
         if emptied.any():
             self.drained = np.where(emptied, self.drained + self.backlog, self.drained)
@@ -191,7 +195,8 @@ class _State:
             self.backlog[where] += rows.load[self.burst[where], where[-1]]
             self.arrival[where] = np.inf
             self.empty_at[where] = self.now[where[-1]]
-            full = self.backlog[where] > rows.capacity[where]
+            self.allowed[where] = rows.capacity[where] + rows.unawaited[self.burst[where], where[-1]]
+            full = self.backlog[where] > self.allowed[where]
             self.waiting[tuple(w[full] for w in where)] = True
             if not full.all():
                 self._finish(rows, result, columns, tuple(w[~full] for w in where), credit=False)

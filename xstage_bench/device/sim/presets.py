@@ -109,6 +109,10 @@ class Preset:
     warp_drift, warp_drift_most : float
         How far the warps of a producer run apart in timed schedules: cycles per late burst over the square root of the burst's cycles, and
         the most as a fraction of the burst. 0 when the instrument joins the warps of a producer between bursts.
+    unawaited_bytes, closing_cycles : float
+        What the closing stamp of a burst means: the bytes of each warp's last stores that may still wait for the SM when it is read (0: it
+        waits for all of them), and what reading it costs more. An instrument whose compiler lets go of the last registers too early has
+        the first; one that fences before its stamp the second.
     groups : Groups
         The tree of arbiters.
     """
@@ -141,6 +145,8 @@ class Preset:
     gap_overhead: float = 145.0
     warp_drift: float = 3.5
     warp_drift_most: float = 0.9
+    unawaited_bytes: float = 0.0
+    closing_cycles: float = 0.0
     groups: Groups = H200_GROUPS
     port: Port = field(default_factory=Port)
     fence: Fence = field(default_factory=Fence)
