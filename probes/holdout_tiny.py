@@ -33,4 +33,4 @@ def schedules(sweep: Sweep) -> list[Schedule]:
     return [_schedule(sweep, rules[i % 2]) for i in range(QUICK_COUNT if sweep.quick else COUNT)]
 
 
-PROBE = Probe("holdout_tiny", "tiny bursts behind a full stage, held out of every fit", schedules, holdout=True, keep_producers=True, effort=0.29)
+PROBE = Probe("holdout_tiny", "tiny bursts behind a full stage, held out of every fit", schedules, holdout=True, effort=0.29)

@@ -12,6 +12,7 @@ from xstage_bench.errors import DataError, UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from xstage_bench.finding import Finding
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.model.predict import PredictedSchedule
     from xstage_bench.plan import Options
@@ -27,12 +28,16 @@ SIMULATED_MARK = " (simulated)"
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What ``xstage profile`` made: the run, what was derived, and the files beside it. `model` is null when no pair was measured."""
+    """What ``xstage profile`` made: the run, what was derived, and the files beside it. `model` is null when no pair was measured.
+
+    `findings` say of each pair's model whether it may be used.
+    """
 
     run: Run
     model: Model | None
     validation: Validation | None
     files: dict[str, Path] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
 
 
 def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
@@ -81,6 +86,22 @@ def validate_run(run: Run, model: Model) -> Validation:
     if model.backend != label:
         raise DataError(f"the model is of backend {model.backend}, the run of {label}", f"fit this run: xstage fit {run.folder}")
     return validate(model, usable_samples(run))
+
+
+def judged(model: Model, validation: Validation | None) -> tuple[Model, list[Finding]]:
+    """Hold a model against what may be asked of it: the model with its verdicts, and what to say of it (`model_gate`).
+
+    A validation of another fit judges nothing, and that is said.
+    """
+    from xstage_bench.finding import Finding
+    from xstage_bench.model.document import digest
+    from xstage_bench.model_gate import findings, judge_model, with_verdicts
+
+    if validation is not None and validation.fitted not in (None, digest(model)):
+        stale = Finding("model", "warn", "not judged: validation.json is of another fit", "xstage validate RUN")
+        return with_verdicts(model, []), [stale]
+    gates = judge_model(model, validation)
+    return with_verdicts(model, gates), findings(model, validation, gates)
 
 
 def usable_samples(run: Run) -> pd.DataFrame:
@@ -174,13 +195,15 @@ def profile(
     if usable_samples(run).empty:
         return Profiled(run, None, None)
     say("fitting")
-    model = fit_run(run, seed=options.seed)
+    model = fit_run(run)
     files = {"model": write_model(run, model)}
     say("validating on the held-out schedules")
     validation = validate_run(run, model)
     files["validation"] = write_validation(run, validation)
+    model, findings = judged(model, validation)
+    write_model(run, model)
     say("drawing the figures and the report")
-    return Profiled(run, model, validation, files | write_report_files(run, model, validation))
+    return Profiled(run, model, validation, files | write_report_files(run, model, validation), findings)
 
 
 def write_model(run: Run, model: Model) -> Path:

@@ -10,12 +10,14 @@ from xstage_bench.copies import load_copies
 from xstage_bench.device.cuda.identity import in_words
 from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.page import Table, data_url, render
+from xstage_bench.pipeline import judged
 from xstage_bench.plot import Drawn, gpu_names, image_bytes, read_once, render_figures
 from xstage_bench.record.atomic import write_bytes
 from xstage_bench.report_tables import (
     MISSING,
     copies_table,
     estimate,
+    gate_tables,
     gpu_table,
     number,
     parameter_tables,
@@ -28,6 +30,7 @@ from xstage_bench.schedule import HOST
 from xstage_bench.yardstick import marks
 
 if TYPE_CHECKING:
+    from xstage_bench.finding import Finding
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.record.reader import Run
@@ -71,20 +74,21 @@ def render_report(
     if drawn is None:
         drawn = render_figures(run, model, validation, extra_dirs=extra_dirs)
     manifest = run.manifest
+    judgement = judged(model, validation)[1]
     return render(
         "report.html.j2",
         name=run.name,
         gpus=gpu_names(run),
         manifest=manifest,
         sentences=verdict_sentences(model, manifest),
-        warnings=warnings(model, validation, manifest),
+        warnings=[*warnings(model, validation, manifest), *missed_words(judgement)],
         notes=[*manifest.notes, *model.notes],
         verdict=verdict_table(model, manifest),
         yardsticks=copies_table(load_copies(run.folder), manifest),
         scale=scale(model, manifest),
         statuses=status_table(run.samples()),
         parameters=parameter_tables(model),
-        validations=validation_tables(validation),
+        validations=[*validation_tables(validation), *gate_tables(judgement)],
         figures=[_figure(d) for d in drawn],
         gpu_facts=gpu_table(manifest),
         provenance=provenance(model, manifest),
@@ -158,6 +162,12 @@ def warnings(model: Model, validation: Validation | None, manifest: Manifest) ->
     if validation is None:
         found.append("There is no validation: nothing was held out, so the model's error is not known.")
     return found
+
+
+def missed_words(findings: Sequence[Finding]) -> list[str]:
+    """Return one warning per statistic of a model that missed its own hold-out."""
+    missed = [f for f in findings if f.status == "fail"]
+    return [f"The {f.check.replace('>', ' → ')} missed its own hold-out: {f.detail}." for f in missed]
 
 
 def provenance(model: Model, manifest: Manifest) -> Table:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from xstage_bench.copies import Rate
-    from xstage_bench.model.document import Model, PairModel, Validation
+    from xstage_bench.finding import Finding
+    from xstage_bench.model.document import Model, NoiseFloor, PairModel, Validation
     from xstage_bench.model.estimate import Estimate
     from xstage_bench.record.manifest import Manifest
 
@@ -157,17 +158,18 @@ def validation_tables(validation: Validation | None) -> list[Table]:
         return []
     scores = [
         [
-            s.model, s.pair.replace(">", " → "), str(s.n_schedules), number(s.n_bursts, 9), percent(s.issue_time.median_error),
+            s.model, s.pair.replace(">", " → "), s.family, str(s.n_schedules), number(s.n_bursts, 9), percent(s.issue_time.median_error),
             percent(s.issue_time.p90_error), percent(s.issue_time.p95_error), percent(s.total_time.median_error),
             percent(s.total_time.p95_error), percent(s.regime_balanced_accuracy), percent(s.interval_coverage_90),
         ]
-        for s in validation.models
+        for s in [*validation.models, *(f for f in validation.families if f not in validation.models)]
     ]  # fmt: skip
     columns = [
-        "model", "pair", "schedules", "bursts", "issue time: median error", "p90", "p95", "total time: median error", "p95",
+        "model", "pair", "hold-out", "schedules", "bursts", "issue time: median error", "p90", "p95", "total time: median error", "p95",
         "stall or not (balanced accuracy)", "90 % interval covers",
     ]  # fmt: skip
     note = "Errors are |predicted − measured| / measured. No held-out schedule has entered a fit."
+    note += "".join(_floor_words(f) for f in validation.noise_floor if f.median is not None)
     tables = [Table("Held-out schedules", columns, scores, note)]
     if validation.isolated_law:
         rows = [
@@ -190,6 +192,17 @@ def validation_tables(validation: Validation | None) -> list[Table]:
         ]
         tables.append(Table("Stall or no stall on deadlines", ["pair", "K", "stalled", "free", "balanced accuracy"], rows))
     return tables
+
+
+def _floor_words(f: NoiseFloor) -> str:
+    pair = f.pair.replace(">", " → ")
+    return f" One process against the others, {pair}, {f.family}: median {percent(f.median)}, p95 {percent(f.p95)}."
+
+
+def gate_tables(findings: Sequence[Finding]) -> list[Table]:
+    """Return whether each pair's model may be used, and what to try where not."""
+    rows = [[f.status, f.check.replace(">", " → "), f.detail, f.hint or MISSING] for f in findings]
+    return [Table("May the model be used?", ["", "model", "on its own hold-out", "what to try"], rows)] if rows else []
 
 
 def _law_row(pair: str, producers: int, points: int, median: float | None, tail: float | None, warps: int | None = None) -> list[str]:

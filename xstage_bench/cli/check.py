@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 def command(out: Output, run: Path, limits_path: Path | None, strict: bool) -> int:
     """Say what speaks against the numbers of RUN and what to change; with --limits, whether they are good enough.
 
+    The model is judged by its own hold-out: by median and p95 error, stall or not, and what its intervals cover (docs/operating.md).
+
     Exit 4 when anything failed. A quantity that is missing fails its rule.
     """
     from xstage_bench.record.reader import load_run
@@ -35,12 +37,17 @@ def command(out: Output, run: Path, limits_path: Path | None, strict: bool) -> i
 
 def _criticise(out: Output, run: Run, strict: bool) -> int:
     from xstage_bench.critique import criticise
-    from xstage_bench.pipeline import MODEL_NAME, find_model
+    from xstage_bench.pipeline import MODEL_NAME, find_model, find_validation, judged
 
-    findings = criticise(run, find_model(run.folder) if (run.folder / MODEL_NAME).exists() else None)
+    model = find_model(run.folder) if (run.folder / MODEL_NAME).exists() else None
+    findings = criticise(run, model) + ([] if model is None else judged(model, find_validation(run))[1])
     counts = Counter(f.status for f in findings)
     verdict = "fail" if counts["fail"] else "warn" if counts["warn"] else "ok"
-    words = {"fail": "Some numbers of this run must not be used.", "warn": "Usable; see the warnings.", "ok": "Nothing speaks against it."}
+    words = {
+        "fail": "Some numbers of this run, or its model, must not be used.",
+        "warn": "Usable; see the warnings.",
+        "ok": "Nothing speaks against it.",
+    }
     document = {
         "run": str(run.folder),
         "simulated": run.manifest.simulated,

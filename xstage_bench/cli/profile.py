@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,11 @@ import click
 
 from xstage_bench.cli.fit import numbers
 from xstage_bench.cli.options import FILE, common, measuring, run_options, seconds
-from xstage_bench.cli.output import Output, table
+from xstage_bench.cli.output import Output, findings_text, table
 from xstage_bench.cli.progress import progress_bar
 from xstage_bench.cli.run import count_text, pair_status, run_document, run_folder, stopped
 from xstage_bench.cli.validate import scores
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import GATE, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.device.cuda.rendezvous import Place
@@ -34,7 +34,8 @@ def command(out: Output, folder: Path | None, resume: bool, alone: bool, patienc
     """Profile this node: check it, measure its pairs, fit, validate on held-out schedules, draw the figures, write the report.
 
     On a machine without any GPU the same is done on a simulated node, and everything written says so. Started on many nodes by
-    srun or mpirun, each node profiles itself into the shared folder --out, and rank 0 compares them.
+    srun or mpirun, each node profiles itself into the shared folder --out, and rank 0 compares them. Exit 4 when a model misses its own
+    hold-out (docs/operating.md).
     """
     from xstage_bench.launch import launched
 
@@ -45,7 +46,15 @@ def command(out: Output, folder: Path | None, resume: bool, alone: bool, patienc
     folder = run_folder(folder, resume)
     done = _one(out, options, folder, resume)
     out.result(_document(done), _text(done))
-    return pair_status(out, done.run)
+    return _status(out, done)
+
+
+def _status(out: Output, done: Profiled) -> int:
+    """Name the pairs that failed, and the models that missed; the exit status."""
+    missed = [f for f in done.findings if f.status == "fail"]
+    for finding in missed:
+        out.note(f"xstage: {finding.check}: {finding.detail}\n  try: {finding.hint}")
+    return pair_status(out, done.run) or (GATE if missed else 0)
 
 
 def _one(out: Output, options: Options, folder: Path, resume: bool) -> Profiled:
@@ -82,8 +91,7 @@ def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience
         options = run_options(out, **chosen)
         if options.backend.simulated:  # else every simulated node would be the same one
             options = replace(options, seed=options.seed + place.rank)
-        done = _one(out, options, folder, resume and folder.exists())
-        return pair_status(out, done.run)
+        return _status(out, _one(out, options, folder, resume and folder.exists()))
 
     spec = str(chosen["spec"])
     gathered = take_part(
@@ -116,6 +124,7 @@ def _document(done: Profiled) -> dict[str, Any]:
         "files": {name: str(path) for name, path in done.files.items()},
         "headline": [] if done.model is None else headline(done.model),
         "models": [] if done.validation is None else done.validation.models,
+        "model_gate": [asdict(f) for f in done.findings],
     }
 
 
@@ -127,5 +136,7 @@ def _text(done: Profiled) -> str:
         lines += ["", numbers(headline(done.model))]
     if done.validation is not None:
         lines += ["", scores(done.validation)]
+    if done.findings:
+        lines += ["", findings_text(done.findings)]
     lines += ["", *(f"{name}: {path}" for name, path in done.files.items())]
     return "\n".join(lines)

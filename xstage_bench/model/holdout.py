@@ -1,4 +1,4 @@
-"""Errors on held-out bursts, schedule by schedule: scores, how much other schedules would change them, and what no model can be better than."""
+"""Errors on held-out bursts: how much other schedules would change the scores, and what no model can be better than."""
 
 from __future__ import annotations
 

@@ -241,9 +241,7 @@ def _interval_score(measured: Sequence[_Measured], predicted: Sequence[_Predicte
     return float(np.concatenate(parts).mean())
 
 
-def _score(
-    name: ModelName, pair: PairModel, family: str, measured: Sequence[_Measured], predicted: Sequence[_Predicted]
-) -> ModelScore:
+def _score(name: ModelName, pair: PairModel, family: str, measured: Sequence[_Measured], predicted: Sequence[_Predicted]) -> ModelScore:
     errors = _errors(measured, predicted)
     total = np.array([abs(p.total_ns - m.total_ns) / m.total_ns for m, p in zip(measured, predicted, strict=True) if m.total_ns > 0])
     accuracy = laws.balanced_accuracy(errors.stalled, errors.stalled == errors.right)

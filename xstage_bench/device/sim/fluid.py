@@ -124,8 +124,9 @@ class _State:
     """Where every class is, shape (G, M, 2, S), and the link's buffer, shape (S,).
 
     `backlog` and `drained` bytes, `burst` index, `begin` of the burst, `arrival` of its bytes (inf when none is due), `waiting` for the
-    backlog to fall to what is `allowed` when the burst ends: the capacity, and what it does not wait for; `empty_at` the time at which the last byte left the link, `fence_at` the time at which all that was
-    outstanding on the whole GPU at the end of issue has left it: a system-scope fence waits for that too, since fences are cumulative.
+    backlog to fall to what is `allowed` when the burst ends (the capacity, and what its end does not wait for), `empty_at` the time at
+    which the last byte left the link, `fence_at` the time at which all that was outstanding on the whole GPU at the end of issue has left
+    it: a system-scope fence waits for that too, since fences are cumulative.
     """
 
     now: Array
@@ -150,7 +151,8 @@ class _State:
         begin = np.where(has, first, np.inf)
         return cls(
             np.zeros(shape[-1]), np.zeros(shape[-1]), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64), begin,
-            begin + rows.latency, np.zeros(shape, dtype=bool), rows.capacity.copy(), np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape[-1]),
+            begin + rows.latency, np.zeros(shape, dtype=bool), rows.capacity.copy(), np.zeros(shape), np.zeros(shape), np.zeros(shape),
+            np.zeros(shape), np.zeros(shape[-1]),
         )  # fmt: skip
 
     def take(self, keep: NDArray[np.int64]) -> _State:
