@@ -3,6 +3,7 @@
 The change of each parameter of each pair is the logarithm of a ratio of two Estimates whose standard errors already hold the spread
 between processes. A spread between runs, as recorded for identical code on identical hardware, is added, and the intervals of all
 changes of one comparison hold together (Bonferroni): at most 1 in 100 comparisons of a node with itself calls anything better or worse.
+The errors of the two models on their hold-outs are rows of it too (`compare_errors`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ from pathlib import Path
 from typing import Literal
 
 from xstage_bench.assets import asset_dir
+from xstage_bench.compare_errors import SCORES, changes, same_schedules, score_of
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.gpus import Default, borrowed
-from xstage_bench.model.document import BurstGap, Model, PairModel
+from xstage_bench.model.document import BurstGap, Model, PairModel, Validation, digest, load_validation
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.headline import free_entry, headline_entry
+from xstage_bench.model.holdout import Errors
 from xstage_bench.model.resample import MIN_PROCESSES
-from xstage_bench.pipeline import MODEL_NAME, find_model, is_simulated
+from xstage_bench.pipeline import MODEL_NAME, VALIDATION_NAME, find_model, is_simulated, usable_samples
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
+from xstage_bench.record.parts import SAMPLES_FOLDER, part_numbers
+from xstage_bench.record.reader import Run
 
 Verdict = Literal["same", "better", "worse", "undetermined"]
 #: Chance that a comparison of a node with itself calls anything better or worse.
 FALSE_ALARMS = 0.01
+#: Of it, what the errors of the models may use, where there are any: T0, R and Q stay nearly as sharp as without them.
+_OF_ERRORS = 0.2
 #: The smallest change that matters to a user: intervals inside it are "same".
 MARGIN = 0.05
 ACROSS = ("backend", "gpu", "schema")
@@ -68,11 +75,16 @@ PARAMETERS: tuple[Parameter, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison. `manifest` is null where only a model.json was given."""
+    """One side of a comparison. `manifest` is null where only a model.json was given.
+
+    `validation` is that of this very fit; null where there is none, or only one of another fit. `folder` is where samples may lie.
+    """
 
     name: str
     model: Model
     manifest: Manifest | None
+    validation: Validation | None = None
+    folder: Path | None = None
 
     @property
     def simulated(self) -> bool:
@@ -100,12 +112,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All differences, and the worst of them."""
+    """All differences, and the worst of them; `left_out` says what was not compared."""
 
     baseline: Side
     side: Side
     margin: float
     differences: list[Difference]
+    left_out: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -116,17 +129,21 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What the verdicts rest on that was measured on another kind of GPU: the spread that every interval holds."""
+        """What was not compared, and what the verdicts rest on that was measured on another kind of GPU: the spread in every interval."""
         used = _SPREADS[0 if _same_gpus(self.baseline, self.side) else 1]
         notes = [borrowed(gpu, [used]) for s in (self.baseline, self.side) for gpu in _names(s)]
-        return list(dict.fromkeys(f"the verdicts take in a number {note}" for note in notes if note is not None))
+        return [*self.left_out, *dict.fromkeys(f"the verdicts take in a number {note}" for note in notes if note is not None)]
 
 
 def load_side(where: Path) -> Side:
     """Read a fitted run folder, or a model.json alone."""
     model = find_model(where)
     manifest = load_manifest(where) if where.is_dir() and (where / MANIFEST_NAME).exists() else None
-    return Side(str(where), model, manifest)
+    path = where / VALIDATION_NAME
+    validation = load_validation(path) if where.is_dir() and path.exists() else None
+    if validation is not None and validation.fitted not in (None, digest(model)):
+        validation = None
+    return Side(str(where), model, manifest, validation, where if where.is_dir() else None)
 
 
 def load_reference(name: str) -> Side:
@@ -142,7 +159,7 @@ def load_reference(name: str) -> Side:
     if name not in known:
         raise UsageError(f"there is no reference node '{name}'", f"use one of: {', '.join(known) or 'none is installed'}")
     side = load_side(root / name)
-    return Side(f"reference {name}", side.model, side.manifest)
+    return replace(side, name=f"reference {name}")
 
 
 def refuse(baseline: Side, side: Side, across: Sequence[str]) -> None:
@@ -159,20 +176,66 @@ def refuse(baseline: Side, side: Side, across: Sequence[str]) -> None:
 
 
 def compare(baseline: Side, side: Side, *, margin: float = MARGIN) -> Comparison:
-    """Compare the headline parameters of every ordered pair.
+    """Compare the headline parameters of every ordered pair, and the errors of its model where both sides have a hold-out.
 
     Parameters
     ----------
     baseline, side : Side
         A pair that the baseline lacks is compared with the baseline's first pair, so that a reference of one node serves any.
     margin : float
-        Changes whose whole interval lies within plus or minus this are "same".
+        Changes of a parameter whose whole interval lies within plus or minus this are "same".
     """
     cells = _cells(baseline, side)
-    count = max(1, sum(a is not None and b is not None for *_, a, b in cells))
+    errors, notes = _errors(baseline, side)
+    share = 1 - _OF_ERRORS if errors else 1.0
+    count = max(1, sum(a is not None and b is not None for *_, a, b in cells)) / share
     apart = BETWEEN_RUNS if _same_gpus(baseline, side) else BETWEEN_NODES
     differences = [_difference(pair, against, a, b, parameter, (count, apart), margin) for pair, against, parameter, a, b in cells]
-    return Comparison(baseline, side, margin, [*differences, *_lost(baseline, side)])
+    return Comparison(baseline, side, margin, [*differences, *errors, *_lost(baseline, side)], notes)
+
+
+def _errors(baseline: Side, side: Side) -> tuple[list[Difference], tuple[str, ...]]:
+    """Compare the models' errors pair by pair; or say why not."""
+    from scipy.special import ndtri
+
+    without = [s.name for s in (baseline, side) if s.validation is None]
+    if without:
+        return [], (f"the errors of the models were not compared: {' and '.join(without)} has no validation of this fit (xstage validate)",)
+    old, new = _remote(baseline), _remote(side)
+    found, notes = [], []
+    for name, pair in new.items():
+        against = name if name in old else next(iter(old), None)
+        scores = None if against is None else (score_of(old[against], baseline.validation), score_of(pair, side.validation))
+        if against is None or scores is None or scores[0] is None or scores[1] is None:
+            notes.append(f"the errors of the model of pair {name} were not compared: it has no hold-out on both sides")
+        elif scores[0].model != scores[1].model:
+            notes.append(f"the errors of the model of pair {name} were not compared: {scores[0].model} and {scores[1].model} are unlike")
+        else:
+            found.append((name, against, scores[0], scores[1], _together(baseline, side, name) if name == against else None))
+    quantile = -float(ndtri(FALSE_ALARMS * _OF_ERRORS / (2 * len(SCORES) * max(1, len(found)))))
+    rows = [
+        Difference(
+            pair=name, baseline_pair=against, parameter=c.score, producers=None, warps=None, baseline=c.baseline, value=c.value,
+            change=c.change, low=c.low, high=c.high, verdict=c.verdict(),
+            reason=c.reason if c.reason or c.verdict() != "undetermined" else "too few held-out schedules: measure more",
+        )
+        for name, against, a, b, together in found
+        for c in changes(a, b, together, quantile)
+    ]  # fmt: skip
+    return rows, tuple(notes)
+
+
+def _together(baseline: Side, side: Side, pair: str) -> tuple[Errors, Errors] | None:
+    """Return both sides' errors on the same schedules, where the runs had the same seed and their samples are here."""
+    sides = []
+    for s in (baseline, side):
+        if s.folder is None or s.manifest is None or not part_numbers(s.folder / SAMPLES_FOLDER):
+            return None
+        sides.append((s, s.folder, s.manifest))
+    if sides[0][2].seed != sides[1][2].seed:
+        return None
+    first, second = ((s.model, _remote(s)[pair], usable_samples(Run(folder, manifest))) for s, folder, manifest in sides)
+    return same_schedules(first, second)
 
 
 def _kind(side: Side) -> str:
@@ -233,7 +296,7 @@ def _lost(baseline: Side, side: Side) -> list[Difference]:
 
 
 def _difference(
-    pair: str, against: str, a: BurstGap | None, b: BurstGap | None, parameter: Parameter, level: tuple[int, float], margin: float
+    pair: str, against: str, a: BurstGap | None, b: BurstGap | None, parameter: Parameter, level: tuple[float, float], margin: float
 ) -> Difference:
     def found(verdict: Verdict, reason: str | None = None, change: tuple[float, float, float] | None = None) -> Difference:
         values = [None if e is None else parameter.of(e).value for e in (a, b)]
@@ -260,7 +323,7 @@ def _difference(
     return found("undetermined", f"the interval is too wide for a margin of {100 * margin:g} %: measure more", change)
 
 
-def change_of(a: BurstGap, b: BurstGap, parameter: Parameter, count: int, apart: float) -> tuple[float, float, float]:
+def change_of(a: BurstGap, b: BurstGap, parameter: Parameter, count: float, apart: float) -> tuple[float, float, float]:
     """Value over baseline minus one, and its interval among `count` that shall hold together.
 
     Welch's interval on logarithms: each side's variance has (processes - 1) degrees of freedom; `apart`, the relative standard deviation of

@@ -11,10 +11,11 @@ import numpy as np
 
 from xstage_bench.device import Device, Node
 from xstage_bench.device.backend import BackendChoice
-from xstage_bench.device.replay import ReplayDevice
+from xstage_bench.device.replay import ReplayDevice, find_run
 from xstage_bench.errors import UsageError
 from xstage_bench.flavour import Flavour
 from xstage_bench.probe import Probe, Sweep, load_probes
+from xstage_bench.record.manifest import MANIFEST_NAME, load_manifest
 from xstage_bench.schedule import HOST, Schedule
 
 #: Of every GPU: the destination window of 64 MiB, two sets of buffers, time lines. CUDA itself takes some 0.5 GB beside it.
@@ -40,6 +41,7 @@ class Options:
         Names of probes; empty means all.
     quick : bool
     seed : int
+        Of the order, the hold-out schedules and the simulator's noise.
     budget_s : float, optional
         Stop measuring after this long. Executions are in random order, so what is left out is left out at random.
     probe_path : tuple of Path
@@ -50,6 +52,8 @@ class Options:
         `repetitions` in all, spread over the processes; 0 means the default.
     flavours : tuple of Flavour
         The user's own, so that the manifest can say what they were.
+    fresh_seed : bool
+        The seed was drawn for this run: nobody can have chosen anything by its hold-out.
     """
 
     backend: BackendChoice
@@ -63,6 +67,7 @@ class Options:
     processes: int = PROCESSES
     repetitions: int = 0
     flavours: tuple[Flavour, ...] = ()
+    fresh_seed: bool = False
 
     def facts(self) -> dict[str, Any]:
         """Return what decided the plan, for the manifest."""
@@ -77,7 +82,16 @@ class Options:
             "processes": self.processes,
             "repetitions": self.repetitions,
             "own_flavours": [asdict(f) for f in self.flavours],
+            "fresh_seed": self.fresh_seed,
         }
+
+
+def recorded_seed(backend: BackendChoice, resumed: Path | None) -> int | None:
+    """Return the seed of the run that is resumed or replayed: its schedules are those of that seed. None where there is neither."""
+    kind, _, where = backend.spec.partition(":")
+    if resumed is not None and (resumed / MANIFEST_NAME).exists():
+        return load_manifest(resumed).seed
+    return find_run(where).manifest.seed if kind == "replay" else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xstage_bench.cli.options import FILE, common
-from xstage_bench.cli.output import Output, check_file
+from xstage_bench.cli.output import Output, check_file, model_gate
 from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def command(out: Output, model: Path, schedule: Path | None, figure: Path | None
     loaded = find_model(model)
     if is_simulated(loaded):
         out.note(f"SIMULATED: the model of {model} was fitted on backend {loaded.backend}")
-    head = {"backend": loaded.backend, "simulated": is_simulated(loaded)}
+    head = {"backend": loaded.backend, "simulated": is_simulated(loaded), "model_gate": model_gate(out, loaded)}
     found = _job(out, loaded, head, given) if schedule is None else _tasks(out, loaded, head, schedule, given)
     if path is not None:
         from xstage_bench.task_file import save_tasks

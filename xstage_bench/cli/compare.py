@@ -27,7 +27,8 @@ _ACROSS = ["backend", "gpu", "schema"]
 @click.option("--strict", is_flag=True, help="Exit 4 when nothing is worse but something is undetermined.")
 @common
 def command(out: Output, runs: tuple[Path, ...], reference: str | None, margin: float, across: tuple[str, ...], strict: bool) -> int:
-    """Compare the fitted T0, R and Q of every pair of RUN with those of BASELINE: same, better, worse or undetermined.
+    """Compare the fitted T0, R and Q of every pair of RUN with those of BASELINE, and the errors of its model on held-out schedules: same,
+    better, worse or undetermined.
 
     Each is a fitted run folder or a model.json. Exit 5 when anything is worse.
     """
@@ -41,6 +42,8 @@ def command(out: Output, runs: tuple[Path, ...], reference: str | None, margin: 
     if baseline.simulated != side.simulated:
         out.note(f"MIXED: {_label(baseline)} against {_label(side)}: a simulated number beside a measured one")
     done = compare(baseline, side, margin=margin)
+    for note in done.notes:
+        out.note(note)
     out.result(_document(done, across), _text(done))
     if done.verdict == "worse":
         return REGRESSION
@@ -58,8 +61,8 @@ def _document(done: Comparison, across: tuple[str, ...]) -> dict[str, Any]:
     }
     counts = Counter(d.verdict for d in done.differences)
     rows = [asdict(d) for d in done.differences]
-    head = {**sides, "across": list(across), "margin": done.margin, "verdict": done.verdict, "counts": dict(counts)}
-    return {**head, "notes": done.notes, "differences": rows}
+    head = {"across": list(across), "margin": done.margin, "verdict": done.verdict, "counts": dict(counts), "notes": list(done.notes)}
+    return {**sides, **head, "differences": rows}
 
 
 def _text(done: Comparison) -> str:

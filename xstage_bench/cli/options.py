@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,7 @@ def common(verb: Verb) -> Verb:
     return wrapped
 
 
+_SEED = "Seed of every random choice, the hold-out's too; fresh in every run, so that what judges was never looked at."
 _PEER = "What is stored to: other GPUs, or pinned host memory over PCIe. auto: GPUs where a pair is usable, else host memory."
 
 
@@ -94,7 +96,7 @@ def measuring(verb: Verb) -> Verb:
             click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated."),
             click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
             click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
-            click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of every random choice."),
+            click.option("--seed", type=click.IntRange(0, 2**32 - 1), show_default="fresh", help=_SEED),
             click.option(
                 "--flavour-path", type=FILE, multiple=True, metavar="FILE", help="A store flavour of your own (.cuh); repeatable."
             ),
@@ -120,15 +122,19 @@ def run_options(
     only: tuple[str, ...],
     budget: float | None,
     quick: bool | None,
-    seed: int,
+    seed: int | None,
     probe_path: tuple[Path, ...],
     flavour_path: tuple[Path, ...] = (),
     schedule: tuple[Path, ...] = (),
+    resumed: Path | None = None,
 ) -> Options:
-    """Resolve the backend, say on stderr when it is the simulator, and return the runner's options."""
+    """Resolve the backend, say on stderr when it is the simulator, and return the runner's options.
+
+    The seed is the one typed, else that of the run `resumed` or replayed, else a fresh one from the operating system.
+    """
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.flavour import load_flavour, register
-    from xstage_bench.plan import Options
+    from xstage_bench.plan import Options, recorded_seed
     from xstage_bench.schedule_file import load_schedules
 
     if schedule and (only or probe_path or pairs):
@@ -144,7 +150,9 @@ def run_options(
         out.note(f"HOST MEMORY over PCIe is the destination ({choice.reason})")
     if quick is None:
         quick = choice.simulated and spec == "auto"
-    return Options(choice, pairs, only, quick, seed, budget, probe_path, schedules, flavours=own)
+    known = recorded_seed(choice, resumed) if seed is None else seed
+    fresh = secrets.randbits(32) if known is None else known
+    return Options(choice, pairs, only, quick, fresh, budget, probe_path, schedules, flavours=own, fresh_seed=known is None)
 
 
 def _log_to_stderr(debug: bool) -> None:

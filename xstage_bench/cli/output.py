@@ -14,6 +14,7 @@ from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.finding import Finding
+    from xstage_bench.model.document import Model
     from xstage_bench.record.reader import Run
 
 STDOUT = Path("-")
@@ -110,6 +111,15 @@ def findings_text(findings: Sequence[Finding]) -> str:
     """Lay findings out, then what to type next for each that is not ok."""
     hints = "".join(f"\n  {f.check}: try: {f.hint}" for f in findings if f.hint and f.status != "ok")
     return table(["", "check", "finding"], [[f.status, f.check, f.detail] for f in findings]) + hints
+
+
+def model_gate(out: Output, model: Model) -> dict[str, Any]:
+    """Say on stderr which pairs of a model missed the hold-out of their own run; return what ``--json`` says of all of them."""
+    from xstage_bench.model_gate import missed
+
+    for name, verdict in missed(model).items():
+        out.note(f"MISSED: the model of {name} missed its own hold-out: {'; '.join(verdict.reasons)}. Do not rely on its numbers")
+    return {f"{p.pair} {p.flavour}": p.holdout for p in model.pairs if not p.is_local}
 
 
 def _cell(value: object) -> str:

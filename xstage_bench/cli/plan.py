@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xstage_bench.cli.options import common, measuring, own_schedules, run_options
 from xstage_bench.cli.output import Output, table
+
+if TYPE_CHECKING:
+    from xstage_bench.plan import Options
 
 
 @click.command("plan", short_help="Show what would be measured.")
@@ -26,14 +29,16 @@ def command(out: Output, **chosen: Any) -> int:
     finally:
         device.close()
     summary = plan.summary()
-    out.result({"backend": options.backend.spec, "simulated": options.backend.simulated, **summary}, _text(summary))
+    seed = {"seed": options.seed, "fresh_seed": options.fresh_seed}
+    out.result({"backend": options.backend.spec, "simulated": options.backend.simulated, **seed, **summary}, _text(options, summary))
     return 0
 
 
-def _text(summary: dict[str, Any]) -> str:
+def _text(options: Options, summary: dict[str, Any]) -> str:
     rows = [[name, p["schedules"], p["executions"], f"{p['seconds']:.1f}", p["title"]] for name, p in summary["probes"].items()]
     rows.append(["all", summary["schedules"], summary["executions"], f"{summary['seconds']:.1f}", "with starting the processes"])
-    head = f"pairs {', '.join(summary['pairs']) or 'none'}; {summary['processes']} fresh processes"
+    head = f"pairs {', '.join(summary['pairs']) or 'none'}; {summary['processes']} fresh processes; seed {options.seed}"
+    head += " (fresh: a run draws another, unless --seed is typed)" if options.fresh_seed else ""
     if summary["device_bytes_per_gpu"] is not None:
         head += f"; {summary['device_bytes_per_gpu'] / 1e6:.0f} MB of each GPU"
     kernels = "\n".join(f"  {kernel}" for kernel in summary["kernels"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xstage_bench.cli.options import FILE, common
-from xstage_bench.cli.output import STDOUT, Output, check_file, table
+from xstage_bench.cli.output import STDOUT, Output, check_file, model_gate, table
 from xstage_bench.cli.workload import check_workload, show_workload, workload_options
 from xstage_bench.errors import UsageError
 
@@ -82,11 +82,11 @@ def command(
     check_file(trace)
     out.no_json_beside(trace, "a time line")
     loaded = find_model(model)
-    head = {"backend": loaded.backend, "simulated": is_simulated(loaded)}
+    head = {"backend": loaded.backend, "simulated": is_simulated(loaded), "model_gate": model_gate(out, loaded)}
     if schedule is None:
         if trace is not None:
             raise UsageError("--trace draws a schedule file, not a workload", "leave out --trace")
-        return show_workload(out, loaded, pair=pair, sm_clock_mhz=sm_clock_mhz, **workload)
+        return show_workload(out, loaded, head, pair=pair, sm_clock_mhz=sm_clock_mhz, **workload)
     found = _predict(out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT)
     if trace is not None:
         from xstage_bench.perfetto import all_events, encode_trace, write_trace
@@ -139,6 +139,7 @@ def _burst_document(schedule: Schedule, predicted: PredictedSchedule) -> dict[st
         "sm_clock_mhz": predicted.sm_clock_mhz,
         "total_ns": predicted.total_ns,
         "notes": list(predicted.notes),
+        "holdout": predicted.holdout,
         "bursts": predicted.rows(),
     }
 

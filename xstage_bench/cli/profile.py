@@ -42,7 +42,7 @@ def command(out: Output, folder: Path | None, resume: bool, alone: bool, patienc
     place = None if alone else launched()
     if place is not None:
         return _many(out, place, folder, resume, patience, chosen)
-    options = run_options(out, **chosen)
+    options = run_options(out, **chosen, resumed=folder if resume else None)
     folder = run_folder(folder, resume)
     done = _one(out, options, folder, resume)
     out.result(_document(done), _text(done))
@@ -88,8 +88,8 @@ def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience
         if resume and finished(folder):
             out.note(f"{folder} is complete")
             return 0
-        options = run_options(out, **chosen)
-        if options.backend.simulated:  # else every simulated node would be the same one
+        options = run_options(out, **chosen, resumed=folder if resume else None)
+        if options.backend.simulated and chosen["seed"] is not None:  # else every simulated node would be the same one
             options = replace(options, seed=options.seed + place.rank)
         return _status(out, _one(out, options, folder, resume and folder.exists()))
 

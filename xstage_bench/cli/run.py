@@ -47,7 +47,7 @@ def command(
     if repetitions is not None or processes is not None or model is not None:
         raise UsageError("--repetitions, --processes and --model belong to a replay", "--schedule S --compute mma")
 
-    options = run_options(out, **chosen)
+    options = run_options(out, **chosen, resumed=folder if resume else None)
     folder = run_folder(folder, resume)
     out.note(f"measuring into {folder}")
     try:
@@ -70,7 +70,7 @@ def _is_replay(compute: Compute | None, schedule: tuple[Path, ...]) -> bool:
 
 def _replay(
     out: Output, folder: Path | None, resume: bool, compute: Compute, repetitions: int, processes: int, model: Path | None, *,
-    spec: str, peer: Peer, schedule: tuple[Path, ...], flavour_path: tuple[Path, ...], seed: int, **probing: Any,
+    spec: str, peer: Peer, schedule: tuple[Path, ...], flavour_path: tuple[Path, ...], seed: int | None, **probing: Any,
 ) -> int:  # fmt: skip
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.flavour import load_flavour, register
@@ -90,7 +90,7 @@ def _replay(
     folder = run_folder(folder, False)
     out.note(f"replaying {len(schedules)} schedules into {folder}")
     document = record_replay(
-        choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions, processes=processes, seed=seed,
+        choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions, processes=processes, seed=seed or 0,
         model=loaded, say=out.note,
     )  # fmt: skip
     for pair, reason in document["failed"].items():
@@ -146,6 +146,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "backend": m.backend,
         "simulated": m.simulated,
         "complete": m.complete,
+        "seed": m.seed,
         "pairs": pairs,
         "failed_pairs": m.failed_pairs,
         "counts": m.counts,
@@ -158,7 +159,7 @@ def count_text(run: Run) -> str:
     m, counts = run.manifest, run.manifest.counts
     kind = f"backend {m.backend}" + (", SIMULATED" if m.simulated else "")
     seconds = "" if m.wall_s is None else f" in {m.wall_s:.1f} s"
-    return f"{kind}: {counts.get('schedules', 0)} schedules, {counts.get('executions', 0)} executions{seconds}"
+    return f"{kind}: {counts.get('schedules', 0)} schedules, {counts.get('executions', 0)} executions{seconds}, seed {m.seed}"
 
 
 def pair_status(out: Output, run: Run) -> int:

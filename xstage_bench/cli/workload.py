@@ -48,8 +48,8 @@ def check_workload(schedule: Path | None, given: dict[str, Any]) -> None:
         raise UsageError(f"{', '.join(stray)} belong to a workload, not to a schedule file", "leave them out, or --workload NAME")
 
 
-def show_workload(out: Output, model: Model, **given: Any) -> int:
-    """Predict and print every phase."""
+def show_workload(out: Output, model: Model, head: dict[str, Any], **given: Any) -> int:
+    """Predict and print every phase; `head` begins the document."""
     from xstage_bench.pipeline import is_simulated
     from xstage_bench.workloads.predict import predict_workload
     from xstage_bench.workloads.prediction import COLUMNS
@@ -58,6 +58,5 @@ def show_workload(out: Output, model: Model, **given: Any) -> int:
         out.note(f"SIMULATED: the model was fitted on backend {model.backend}")
     found = predict_workload(model, **{name: value for name, value in given.items() if value is not None})
     notes = "\n".join(f"note: {note}" for note in found.notes)
-    document = {"backend": model.backend, "simulated": is_simulated(model), **found.document()}
-    out.result(document, f"{found.summary()}\n{table(COLUMNS, found.rows())}\n{notes}")
+    out.result({**head, **found.document()}, f"{found.summary()}\n{table(COLUMNS, found.rows())}\n{notes}")
     return 0

@@ -161,6 +161,11 @@ class PairModel:
     holdout: HoldoutVerdict | None = None  # null until the run's hold-out has been predicted
 
     @property
+    def holdout_status(self) -> HoldoutStatus:
+        """How it did on its own run's hold-out."""
+        return "not_judged" if self.holdout is None else self.holdout.status
+
+    @property
     def is_local(self) -> bool:
         """True for the LOCAL control."""
         source, _, destination = self.pair.partition(">")

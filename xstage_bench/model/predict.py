@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.model.document import Model, PairModel
+from xstage_bench.model.document import HoldoutStatus, Model, PairModel
 from xstage_bench.model.interpolate import Law, law_at
 from xstage_bench.schedule import Schedule
 
@@ -69,8 +69,12 @@ class PredictedSchedule:
         ``free`` or ``stalled`` (more than 1.1 T0).
     in_calibrated_range : ndarray of bool
         K, W and bytes lie within what the fit has seen, and the burst does not follow another one of warps that do not meet.
+    total_ns : float
+        Time until the last burst has been issued.
     notes : tuple of str
         Which of these it is where one is false.
+    holdout : {'pass', 'fail', 'undetermined', 'not_judged'}
+        How the pair's model did on the hold-out of its own run; after ``fail`` its numbers must not be used.
     """
 
     pair: str
@@ -90,6 +94,7 @@ class PredictedSchedule:
     in_calibrated_range: NDArray[np.bool_]
     total_ns: float
     notes: tuple[str, ...] = ()
+    holdout: HoldoutStatus = "not_judged"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict of plain numbers per burst, ready for JSON or a table."""
@@ -159,7 +164,7 @@ def predict_all(
                     "measure the probes isolated, periodic, timed, placement; xstage fit",
                 )
             predicted = [_burst_gap(model, found, schedules[i], sm_clock_mhz) for i in mine]
-        out.update(zip(mine, predicted, strict=True))
+        out.update(zip(mine, (replace(p, holdout=found.holdout_status) for p in predicted), strict=True))
     return [out[i] for i in range(len(schedules))]
 
 

@@ -152,7 +152,7 @@ class _State:
         return cls(
             np.zeros(shape[-1]), np.zeros(shape[-1]), np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64), begin,
             begin + rows.latency, np.zeros(shape, dtype=bool), rows.capacity.copy(), np.zeros(shape), np.zeros(shape), np.zeros(shape),
-            np.zeros(shape), np.zeros(shape[-1]),
+            np.zeros(shape[-1]),
         )  # fmt: skip
 
     def take(self, keep: NDArray[np.int64]) -> _State:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.model.document import Model
+from xstage_bench.model.document import HoldoutStatus, Model
 from xstage_bench.model.node.entry import NodeEntry, model_of
 from xstage_bench.model.node.intervals import DEEP, REGIMES, in_range
 from xstage_bench.model.node.parameters import NodeModel
@@ -80,6 +80,8 @@ class TaskPrediction:
         What the prediction stands on other than the model, and what it leaves out here.
     costs_from : str
         The GPU on which what a task costs beside its work was measured.
+    holdout : {'pass', 'fail', 'undetermined', 'not_judged'}
+        How the pair's model did on the hold-out of its own run; after ``fail`` its numbers must not be used.
     """
 
     schedule: TaskSchedule
@@ -103,6 +105,7 @@ class TaskPrediction:
     all_visible_ns: float
     notes: tuple[str, ...] = ()
     costs_from: str = ""
+    holdout: HoldoutStatus = "not_judged"
 
     @property
     def issue_ns(self) -> FloatArray:
@@ -142,6 +145,7 @@ class TaskPrediction:
             **{name: getattr(self, name) for name in totals},
             "notes": list(self.notes),
             "costs_from": self.costs_from,
+            "holdout": self.holdout,
             "tasks": self.rows(),
         }
 
@@ -223,7 +227,9 @@ def predict_tasks_all(
     own = find_costs(model.tasks, compute)
     given = costs or own or reference_costs(compute)
     notes = tuple(notes_of(given, model.gpu, own=costs is not None or own is not None))
-    return [_predict(node_of(model, s, pair), s, clock, given, notes, fast, twin) for s in schedules]
+    found = [_predict(node_of(model, s, pair), s, clock, given, notes, fast, twin) for s in schedules]
+    used = [model.find(p.pair, s.flavour) for p, s in zip(found, schedules, strict=True)]
+    return [p if used_by is None else replace(p, holdout=used_by.holdout_status) for p, used_by in zip(found, used, strict=True)]
 
 
 def node_of(model: Model, schedule: TaskSchedule, pair: str | None = None) -> NodeEntry:
