@@ -109,7 +109,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def findings_text(findings: Sequence[Finding]) -> str:
     """Lay findings out, then what to type next for each that is not ok."""
-    hints = "".join(f"\n  {f.check}: try: {f.hint}" for f in findings if f.hint and f.status != "ok")
+    hints = "".join(dict.fromkeys(f"\n  {f.check}: try: {f.hint}" for f in findings if f.hint and f.status != "ok"))
     return table(["", "check", "finding"], [[f.status, f.check, f.detail] for f in findings]) + hints
 
 
