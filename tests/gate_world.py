@@ -2,7 +2,7 @@
 
 What a run measures is made from the model that is then judged by it, so what the gate must say follows from how the world was made. The
 folders are real: written by the package's own writer, validated and checked by its own verbs. `World.issued` ends a burst of one or two
-warp-stores a warp when they have been issued, though the stage is full; `fence_cycles` is what a fence before the stamp adds to every burst.
+warp-stores a warp when they have been issued, though the stage is full; `fence_cycles` is what a fence before the stamp adds to each.
 """
 
 from __future__ import annotations

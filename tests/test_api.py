@@ -41,7 +41,7 @@ CLASSES = {
     "Job": "bytes tile_ns tiles quiet_tile_ns= quiet_tiles= waves= producers= warps= with_stores_ns= both_ways= pair= flavour=",
     "Burst": "bytes gap_cycles= start_ns=",
     "PredictedSchedule": "pair model sm_clock_mhz t0_cycles issue_cycles issue_max_cycles issue_low_cycles issue_high_cycles stall_cycles "
-    "backlog_bytes start_ns end_ns visible_ns regime in_calibrated_range total_ns notes=",
+    "backlog_bytes start_ns end_ns visible_ns regime in_calibrated_range total_ns notes= holdout=",
     "TaskSchedule": "producers producer compute_cycles bytes remote_bytes waits_for signals phase= phases= warps= form= publish= source= "
     "destination= both_ways= flavour= name=",
     "TaskTrace": "schedule smids start_ns compute_end_ns store_end_ns signal_end_ns total_ns visible_ns sm_clock_mhz status= detail=",

@@ -3,9 +3,9 @@
     python tools/reference_errors.py --name h200-nv18 --gpu "NVIDIA H200" --default RUN/validation.json [MORE/validation.json ...]
     python tools/reference_errors.py --name host --gpu "NVIDIA H200" --to host --default --bar node:holdout:0.05:0.25:0.975:0.85
 
-Of several pairs the worst of each score is taken; of several files, for each flavour and family the first that has it. A yardstick of the same name and destination is replaced. `--bar
-MODEL:FAMILY:MEDIAN:P95:STALL:COVERAGE` sets a bar where nothing was recorded (a dash: not judged). Every yardstick says where its numbers
-are from: the paths given, and the bars.
+Of several pairs the worst of each score is taken; of several files, for each flavour and family the first that has it. A yardstick of the
+same name and destination is replaced. `--bar MODEL:FAMILY:MEDIAN:P95:STALL:COVERAGE` sets a bar where nothing was recorded (a dash: not
+judged). Every yardstick says where its numbers are from: the paths given, and the bars.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _gates(score: ModelScore, yardstick: Yardstick, floor: NoiseFloor | None) ->
     mine = [e for e in yardstick.errors if e.model == score.model and (e.family == TINY) == tiny and e.flavour in (score.flavour, PLAIN)]
     if not mine:
         return
-    name = f"the bar for {score.family}" if all(e.bar for e in mine) else yardstick.name
+    name = f", the bar for {score.family}" if all(e.bar for e in mine) else f" of {yardstick.name}"
     rows: list[tuple[Quantity, str, float | None, float | None]] = [
         ("median error", "median_error", score.issue_time.median_error, None if floor is None else floor.median),
         ("p95 error", "p95_error", score.issue_time.p95_error, None if floor is None else floor.p95),
@@ -168,11 +168,11 @@ def _gates(score: ModelScore, yardstick: Yardstick, floor: NoiseFloor | None) ->
         # A flavour is judged by its own recorded errors, or by those of plain stores where these are larger.
         if quantity in ("median error", "p95 error"):
             worst = max(recorded)
-            of = f"{_percent(worst)} of {name}" if noise is None or noise <= worst else f"the noise floor of {_percent(noise)}"
+            of = f"{_percent(worst)}{name}" if noise is None or noise <= worst else f"the noise floor of {_percent(noise)}"
             limit, beyond = FACTOR * max(worst, noise or 0.0), 1.0
         elif quantity == "stall or not":
             worst = min(recorded)
-            of, limit, beyond = f"the misses of {name}, {_percent(1 - worst)}", 1 - FACTOR * (1 - worst), -1.0
+            of, limit, beyond = f"the misses{name}, {_percent(1 - worst)}", 1 - FACTOR * (1 - worst), -1.0
         else:
             worst = min(*recorded, NOMINAL_COVERAGE - COVERAGE_TOLERANCE)
             short = NOMINAL_COVERAGE - worst

@@ -87,7 +87,9 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quick run of two probes on the simulator, fitted; to be copied before it is changed."""
 
     def make(folder: Path) -> Done:
-        done = call_xstage("run", "--backend", "sim", "--quick", "--only", "timer", "--only", "isolated", "--pairs", "0:1", "--out", folder)
+        done = call_xstage(
+            "run", "--backend", "sim", "--quick", "--only", "timer", "--only", "isolated", "--pairs", "0:1", "--seed", "0", "--out", folder
+        )
         assert done.code == 0, done.err
         return call_xstage("fit", folder, "--resamples", 20)
 
