@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-#: Exit status of a verb that has nothing to measure here: no failure.
-WAIVED = 3
+#: Exit statuses of a verb: it went wrong, nothing here can be measured (no failure), all is measured and a gate failed.
+ERROR, WAIVED, GATE = 1, 3, 4
 PATTERNS = ("both_directions", "fan_out", "incast", "all_to_all", "ring")
 #: Bytes per SM and burst: within what an SM can have outstanding, over it, and far over it.
 SIZES = (16384, 65536, 1048576)
@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """How a step ended: ``ok``, ``waived``, ``failed`` or ``over its time``."""
+    """How a step ended: ``ok``, ``waived``, ``missed`` (all is measured, a gate failed), ``failed`` or ``over its time``."""
 
     name: str
     words: tuple[str, ...]
@@ -94,7 +94,7 @@ def execute(step: Step, out: Path, budget_s: float) -> Result:
                 process.kill()
                 process.wait()
             code = None
-    status = "over its time" if code is None else {0: "ok", WAIVED: "waived"}.get(code, "failed")
+    status = "over its time" if code is None else {0: "ok", WAIVED: "waived", GATE: "missed"}.get(code, "failed")
     return Result(step.name, step.words, status, code, round(time.monotonic() - begin, 1))
 
 
@@ -114,7 +114,7 @@ def gpus_here(backend: str) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Execute the steps and pack what they wrote; 1 when one failed or was over its time."""
+    """Execute the steps and pack what they wrote; 1 when one failed or was over its time, else 4 when one missed a gate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--out", type=Path, default=None, help="a new folder; default: a dated one under ./xstage-runs/")
@@ -140,7 +140,8 @@ def main(words: list[str]) -> int:
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(out, arcname=out.name)
     print(archive)
-    return int(any(r.status in ("failed", "over its time") for r in results))
+    found = {r.status for r in results}
+    return ERROR if found & {"failed", "over its time"} else GATE if "missed" in found else 0
 
 
 if __name__ == "__main__":

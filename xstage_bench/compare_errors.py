@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FloatArray = NDArray[np.float64]
-#: Relative standard deviation of a score from fit to fit, beyond the schedules drawn. Refits of the recorded profile on other choices of its
-#: calibration schedules moved median and p95 by 2 %; a run measures them anew as well.
+#: Relative standard deviation of a score from fit to fit, beyond the schedules drawn. Refits of the recorded profile on other choices of
+#: its calibration schedules moved median and p95 by 2 %; a run measures them anew as well.
 BETWEEN_FITS = 0.06
 #: Of the schedules of the smaller hold-out, how many must be in both for the two to be resampled together.
 _SHARED = 0.9

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from xstage_bench.device.cuda.rendezvous import LAUNCHERS, Place, find_place
-from xstage_bench.errors import XStageError
+from xstage_bench.errors import GATE, XStageError
 from xstage_bench.record.json_file import read_json, write_json
 from xstage_bench.record.manifest import load_manifest, utc_now
 
@@ -133,7 +133,7 @@ def take_part(
             report("spare", 0)
         else:
             code = work(shared / name)
-            report("failed" if code else "done", code)
+            report("failed" if code else "done", code, "a model missed its own hold-out" if code == GATE else None)
     except XStageError as error:
         say(f"rank {place.rank}: {error.message}")
         report("failed", error.exit_code, error.message)
