@@ -208,6 +208,8 @@ def _errors(baseline: Side, side: Side) -> tuple[list[Difference], tuple[str, ..
         scores = None if against is None else (score_of(old[against], baseline.validation), score_of(pair, side.validation))
         if against is None or scores is None or scores[0] is None or scores[1] is None:
             notes.append(f"the errors of the model of pair {name} were not compared: it has no hold-out on both sides")
+        elif not (scores[0].standard_errors and scores[1].standard_errors):
+            notes.append(f"the errors of the model of pair {name} were not compared: a validation has no intervals (xstage validate)")
         elif scores[0].model != scores[1].model:
             notes.append(f"the errors of the model of pair {name} were not compared: {scores[0].model} and {scores[1].model} are unlike")
         else:

@@ -107,7 +107,7 @@ def _change(score: Score, old: ModelScore, new: ModelScore, drawn: list[dict[str
         return Change(score.name, a, b, reason="one side has no error at all: too few held-out bursts")
     errors = [s.standard_errors.get(score.key) for s in (old, new)]
     if errors[0] is None or errors[1] is None:
-        return Change(score.name, a, b, reason="one side's validation has no standard errors: xstage validate RUN")
+        return Change(score.name, a, b, reason="too few held-out schedules for an interval on one side")
     spread = math.hypot(errors[0] / a, errors[1] / b)
     if drawn is not None:
         with np.errstate(all="ignore"):
