@@ -122,6 +122,23 @@ def test_predict_a_schedule_file(profiled, xstage, tmp_path, form):
     assert "issue_cycles" in text.out
 
 
+def test_predict_says_what_it_extrapolates(profiled, xstage, tmp_path):
+    """Within what was measured it says nothing of it; beyond, how many schedules, and each of their bursts."""
+    _, folder = profiled
+    path = tmp_path / "s.json"
+    ends = {tuple(p["calibrated_range"]["bytes"]) for p in json.loads((folder / "model.json").read_text())["pairs"]}
+    ((_, most),) = ends
+    inside, beyond = ({"producers": 132, "warps": 4, "bursts": [{"bytes": 65536}, {"bytes": size}]} for size in (32768, most + 2048))
+    for schedules, said in (([inside], None), ([inside, beyond], "1 of 2 schedules lie outside")):
+        path.write_text(json.dumps({"schema_version": 1, "schedules": schedules}))
+        done = xstage("predict", folder, path, "--json")
+        assert done.code == 0, done.err
+        assert ("extrapolated" in done.err) == (said is not None)
+        assert said is None or said in done.err
+        last = [s["bursts"][-1]["in_calibrated_range"] for s in done.document()["schedules"]]
+        assert last == [s is inside for s in schedules]
+
+
 def test_export_agrees_with_the_samples(profiled, xstage, strictly):
     _, folder = profiled
     document = strictly(xstage("export", folder).out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, cast
 
 import numpy as np
@@ -12,17 +13,22 @@ from hypothesis import strategies as st
 from xstage_bench.errors import DataError
 from xstage_bench.fused.spread import spread
 from xstage_bench.fused.ulysses.attention import STAMP, Build
-from xstage_bench.fused.ulysses.forecast import TileTimes, add_forecasts, tasks_of
+from xstage_bench.fused.ulysses.forecast import TileTimes, add_forecasts, drain_us, tasks_of
 from xstage_bench.fused.ulysses.problem import Problem
 from xstage_bench.fused.ulysses.summary import best_of, chosen_of, summarise
 from xstage_bench.fused.ulysses.tile_facts import tile_facts
 from xstage_bench.fused.ulysses.tile_order import ORDERS
+from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.published import X_STAGE, published_model
+from xstage_bench.model.tasks.costs import TaskCosts, reference_costs
+from xstage_bench.task_schedule import TaskSchedule
 
 #: DESIGN: scripts read these.
 KEYS = {
     *("shape", "heads", "head_dim", "seq", "sp", "emulated", "alone_us", "cudnn_us", "serial_nccl_us", "serial_push_us"),
     *("fused_us", "fused_visible_us", "predicted_fused_us"),
 }
+RATES = {"drain_gb_per_s.one_way": 370.0, "drain_gb_per_s.both_ways": 355.0}
 BUILDS = {"st.v4": Build(128, 128, 2), "bulk": Build(128, 160, 2, store="bulk")}
 
 
@@ -157,3 +163,18 @@ def test_what_fusing_costs_is_taken_from_pairs_where_they_time_what_counts() -> 
         (found,) = summarise({"rows": [case]}, {"rows": [other]})["rows"]
         assert not found["from_pairs"]
         assert found["fused_over_alone"]["value"] == pytest.approx(1.1)
+
+
+def test_what_comes_after_the_attention_pays_the_rate_of_both_directions() -> None:
+    """An All-to-All has both directions busy: 370 GB/s one way are 355 then; and local bytes cross no link."""
+    node = published_model(X_STAGE, reference_costs("mma"))
+    both = {name: Estimate(value=v, standard_error=None, low=None, high=None) for name, v in RATES.items()}
+    model = dataclasses.replace(node, tasks=[TaskCosts(gpu="x", compute="mma", sm_clock_mhz=None, instrument=both)])
+    k, size = X_STAGE.producers, 65536
+    tasks = TaskSchedule(
+        producers=k, producer=np.arange(k), compute_cycles=np.zeros(k, int), bytes=np.full(k, size), remote_bytes=np.full(k, size // 2),
+        waits_for=np.full(k, -1), signals=np.full(k, -1), form="single",
+    )  # fmt: skip
+    one_way = k * size / 2 / X_STAGE.drain_gb_per_s / 1e3
+    assert drain_us(model, dataclasses.replace(tasks, both_ways=True)) == pytest.approx(one_way * 370 / 355)
+    assert drain_us(model, dataclasses.replace(tasks, both_ways=False)) == pytest.approx(one_way)

@@ -1,0 +1,173 @@
+"""Numbers that a verdict rests on, each against a small truth made by hand: another's statistic, bound or count must not pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from xstage_bench.critique import criticise
+from xstage_bench.fleet.reading import METRICS, NodeLinks
+from xstage_bench.fleet.screen import screen_nodes
+from xstage_bench.model.calibrate import calibrate
+from xstage_bench.model.document import Model
+from xstage_bench.model.predict import predict
+from xstage_bench.model.validate import validate
+from xstage_bench.record.manifest import Manifest
+from xstage_bench.schedule import Burst, Schedule
+
+CLOCK = 2000.0
+BASE, COST, RATE, CAPACITY = 80.0, 20.0, 400.0, 19_000.0  # cycles, cycles per warp-store, GB/s, bytes of one of 132 SMs
+SIZES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 192, 256, 384, 512)
+#: Relative errors whose median, p90 and p95 are far apart.
+ERRORS = np.concatenate([np.linspace(0.01, 0.10, 34), [0.20, 0.25, 0.30, 0.5, 0.6, 0.8]])
+
+
+def rows_of(schedule: Schedule, probe: str, issue_cycles: Any, start_ns: Any, *, process: int = 0, repetition: int = 0) -> pd.DataFrame:
+    count = len(schedule.bursts)
+    free = [float(b.gap_cycles) if i and schedule.start == "free" else np.nan for i, b in enumerate(schedule.bursts)]
+    return pd.DataFrame(
+        {
+            "schedule": schedule.key(), "probe": probe, "kind": "measure", "source": 0, "destination": 1, "flavour": "st.v4",
+            "layout": "contiguous", "start": schedule.start, "producers": schedule.producer_count, "producer_set": "even",
+            "warps": schedule.warps, "burst": np.arange(count), "bursts": count, "bytes": [b.bytes for b in schedule.bursts],
+            "gap_cycles": free, "start_ns": np.nan, "process": process, "repetition": repetition, "issue_mean_cycles": issue_cycles,
+            "issue_max_cycles": issue_cycles, "gap_mean_cycles": free, "start_mean_ns": start_ns, "sm_clock_mhz": CLOCK, "status": "ok",
+        }
+    )  # fmt: skip
+
+
+def sweep(repetitions: int = 3) -> pd.DataFrame:
+    """Isolated bursts of one warp on 132 SMs that follow max(T0, (V - Q)/R)."""
+    parts = []
+    for n in SIZES:
+        issue = max(BASE + COST * n, (n * 512 - CAPACITY) * 132 / RATE * CLOCK / 1e3)
+        one = Schedule((Burst(n * 512),), 132)
+        parts += [rows_of(one, "isolated", [issue], [0.0], process=p, repetition=r) for p in range(3) for r in range(repetitions)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def fit(samples: pd.DataFrame) -> Model:
+    return calibrate(samples, backend="made", gpu="none", sm_clock_mhz=CLOCK, resamples=20)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return fit(sweep())
+
+
+def test_held_out_errors_are_the_quantiles_that_they_are_called(model: Model) -> None:
+    """One burst a schedule, so that the time line's errors are the bursts'. Measured is 1/(1 + e) of predicted, or 1/(1 - e)."""
+    parts = []
+    for i, error in enumerate(ERRORS):
+        one = Schedule((Burst((40 + i) * 512),), 132)
+        predicted = predict(model, one).issue_cycles
+        parts += [rows_of(one, "holdout", predicted / (1 + (-1) ** i * error), [0.0], repetition=r) for r in range(3)]
+    found = next(m for m in validate(model, pd.concat(parts, ignore_index=True)).models if m.model == "burst_gap")
+    issue, total = found.issue_time, found.total_time
+    quantiles = np.quantile(ERRORS, [0.5, 0.9, 0.95])
+    assert [issue.median_error, issue.p90_error, issue.p95_error] == pytest.approx(quantiles, rel=1e-6)
+    assert [total.median_error, total.p95_error] == pytest.approx(quantiles[[0, 2]], rel=1e-6)
+
+
+def test_errors_of_the_periodic_law_are_the_quantiles_that_they_are_called(model: Model) -> None:
+    parts = [sweep()]
+    for i, error in enumerate(ERRORS):
+        gap = 10 * i
+        train = Schedule((Burst(64 * 512),) + (Burst(64 * 512, gap),) * 15, 132, start="free")
+        steady = max(BASE + COST * 64, 132 * 64 * 512 / RATE * CLOCK / 1e3 - gap) / (1 - error)
+        issue = np.full(16, steady)
+        start = np.concatenate([[0.0], np.cumsum(issue + gap)[:-1]]) * 1e3 / CLOCK
+        parts.append(rows_of(train, "periodic", issue, start))
+    (law,) = validate(model, pd.concat(parts, ignore_index=True)).periodic_law
+    assert law.n_points == ERRORS.size
+    assert [law.median_error, law.p90_error] == pytest.approx(np.quantile(ERRORS, [0.5, 0.9]), abs=0.01)
+
+
+def test_repetitions_are_those_of_the_scarcest_size() -> None:
+    samples = sweep(repetitions=5)
+    scarce = samples[~((samples["bytes"] == 16 * 512) & (samples["process"] == 1) & (samples["repetition"] >= 2))]
+    assert fit(samples).pairs[0].burst_gap[0].repetitions == 15
+    assert fit(scarce).pairs[0].burst_gap[0].repetitions == 12
+
+
+def test_errors_of_the_fit_are_the_quantiles_that_they_are_called() -> None:
+    """What a knee cannot follow: single sizes that are off by their own error, both ways."""
+    entry = fit(sweep()).pairs[0].burst_gap[0]
+    bent = sweep()
+    for i, n in enumerate(SIZES[-8:]):
+        bent.loc[bent["bytes"] == n * 512, "issue_mean_cycles"] *= 1 + (-1) ** i * 0.03 * (i + 1)
+    worse = fit(bent).pairs[0].burst_gap[0]
+    assert None not in (entry.p95_error, worse.median_error, worse.p90_error, worse.p95_error)
+    assert cast(float, entry.p95_error) < 0.02
+    assert cast(float, worse.median_error) < cast(float, worse.p90_error) < cast(float, worse.p95_error) <= 0.3
+
+
+@pytest.mark.parametrize(("slow", "fast"), [(4, 8), (8, 4)])
+def test_sustained_r_is_the_largest_over_warp_counts(slow: int, fast: int) -> None:
+    """A warp count that does not fill the link says nothing about it."""
+    parts = [sweep()]
+    for warps, rate in ((slow, 150.0), (fast, 190.0)):
+        long = Schedule((Burst(4096 * warps * 512),), 4, warps)
+        issue = 4 * 4096 * warps * 512 / rate * CLOCK / 1e3
+        parts += [rows_of(long, "sustained", [issue], [0.0], process=p) for p in range(3)]
+    drain = {d.producers: d for d in fit(pd.concat(parts, ignore_index=True)).pairs[0].drain}
+    assert drain[4].sustained.value == pytest.approx(190, rel=1e-6)
+
+
+class _Run(SimpleNamespace):
+    """A recorded run without a folder."""
+
+    def samples(self) -> pd.DataFrame:
+        return sweep().assign(order=0)
+
+
+def manifest(**facts: Any) -> Any:
+    known = {
+        "complete": True,
+        "failed_pairs": {},
+        "simulated": False,
+        "backend": "made",
+        "link_error_deltas": None,
+        "environment_after": None,
+    }
+    return SimpleNamespace(**{**known, **facts})
+
+
+@pytest.mark.parametrize("counter", ["replay", "recovery", "crc"])
+def test_check_names_every_kind_of_link_error(counter: str) -> None:
+    none = {"replay": 0, "recovery": 0, "crc": 0}
+    risen = {"GPU-1": {**none, counter: 2, "links": {"7": {counter: 2}}}, "GPU-2": {**none, "links": {}}}
+    found = {f.check: f for f in criticise(cast(Any, _Run(manifest=manifest(link_error_deltas=risen))), None)}
+    assert found["link errors"].status != "ok"
+    assert f"GPU-1: 2 {counter}" in found["link errors"].detail
+    quiet = criticise(cast(Any, _Run(manifest=manifest(link_error_deltas={"GPU-1": {**none, "links": {}}}))), None)
+    assert "link errors" not in {f.check for f in quiet}
+
+
+def link_of(name: str, **facts: Any) -> NodeLinks:
+    gpus = [SimpleNamespace(name="made", sm_count=132)] * 2
+    node = SimpleNamespace(gpus=gpus, line_rate_gb_per_s=478.0)
+    known = {**vars(manifest()), "node": node, "counts": {}, **facts}
+    one = np.array([0, 1])
+    values = {metric: np.array([370.0, 371.0]) for metric in METRICS}
+    return NodeLinks(name, cast(Manifest, SimpleNamespace(**known)), one, one[::-1], values, np.array([5, 6]))
+
+
+def test_a_fleet_counts_what_was_dropped_and_what_its_links_repeated() -> None:
+    """Warm-ups are never kept, so they are not dropped either."""
+    counts = {"schedules": 7, "status_ok": 90, "status_throttled": 6, "status_timeout": 4, "status_warmup": 900}
+    errors = {"a": {"replay": 1, "recovery": 2, "crc": 4, "links": {}}, "b": {"replay": None, "recovery": 8, "crc": None, "links": {}}}
+    fleet = screen_nodes("x", [link_of("worse", counts=counts, link_error_deltas=errors), link_of("unknown")])
+    rows = {n.node: n for n in fleet.nodes}
+    assert rows["worse"].dropped_share == pytest.approx(0.1)
+    assert rows["worse"].link_errors == 15
+    assert (rows["unknown"].dropped_share, rows["unknown"].link_errors) == (None, None)
+    assert dataclasses.asdict(rows["worse"])["drain_gb_per_s"] == 370.5
+    assert sorted((row.node, row.pair, row.rows) for row in fleet.links) == [
+        ("unknown", "0>1", 5), ("unknown", "1>0", 6), ("worse", "0>1", 5), ("worse", "1>0", 6),
+    ]  # fmt: skip
