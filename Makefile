@@ -7,7 +7,7 @@ RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
 
 # A file that a failed recipe left must not pass for a finished one.
 .DELETE_ON_ERROR:
-.PHONY: setup profile profile-node test claims browser lint kernels figures bench
+.PHONY: setup profile profile-node test claims proofs mutants compilers browser lint kernels figures bench
 
 setup: $(VENV)/.dev
 
@@ -23,6 +23,16 @@ test: $(VENV)/.dev
 # Every number that the pages promise, computed from its recording again; ARGS=--write puts it into them.
 claims: $(VENV)/.dev
 	PYTHONPATH=.:tools $(PY) tests/claims/check_claims.py $(ARGS)
+
+# What the pages say of recorded runs, held against the recordings; what the tests would not see; what a stamp means by every NVRTC (3 GB).
+proofs: $(VENV)/.dev
+	$(PY) -m pytest -n 2 tests/claims $(ARGS)
+
+mutants: $(VENV)/.dev
+	$(PY) tests/claims/mutants.py $(ARGS)
+
+compilers: $(VENV)/.dev
+	$(PY) tests/claims/compilers.py $(ARGS)
 
 browser: $(VENV)/.browser
 

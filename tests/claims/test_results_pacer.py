@@ -17,7 +17,7 @@ from xstage_bench.stamps.layout import read_stamps
 from xstage_bench.stamps.record import read_traces
 from xstage_bench.stamps.tasks import tasks_of
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PASSED, REACH = PASSED_BYTES.value, REACH_CYCLES.value
 FOLDER = ROOT / "results" / "h200-x2" / "2026-11-29-pacer"
 PACER, OWN = ((ROOT / "docs" / name).read_text() for name in ("pacer.md", "own-kernel.md"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parent.parent / "results" / "h200-x2" / "2026-11-29-places"
+FOLDER = Path(__file__).parents[2] / "results" / "h200-x2" / "2026-11-29-places"
 
 
 def rows(name: str) -> dict[str, Any]:

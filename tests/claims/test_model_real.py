@@ -9,7 +9,7 @@ import pytest
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.validate import validate
 
-DATA = Path(__file__).parent / "data" / "model_h200_clean.csv.gz"
+DATA = Path(__file__).parents[1] / "data" / "model_h200_clean.csv.gz"
 CLOCK_MHZ = 1980.0
 GRID = [(k, w) for k in (1, 8, 12, 16, 24, 32, 48, 64, 96, 132) for w in (1, 2, 4, 8, 16)]
 

@@ -14,7 +14,7 @@ from xstage_bench.device.cuda.compare_memories import compare
 from xstage_bench.device.cuda.footprint import issue_times, rates
 from xstage_bench.record.reader import load_run, schedules_of
 
-ROOT = Path(__file__).parent.parent / "results" / "h200-x2"
+ROOT = Path(__file__).parents[2] / "results" / "h200-x2"
 
 
 def folder(name: str) -> Path:

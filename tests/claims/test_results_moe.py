@@ -18,7 +18,7 @@ from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.record.json_file import read_json
 from xstage_bench.replay_document import read_replay
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "h200-x2" / "moe"
 PAGE = (ROOT / "docs" / "moe.md").read_text()
 

@@ -11,7 +11,7 @@ import pytest
 from xstage_bench.model.document import load_model
 from xstage_bench.record.json_file import read_json
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MODEL = load_model(ROOT / "results/h200-x2/2026-11-29-profile/model.json")
 REPLAY = ROOT / "results/h200-x2/replay/skeleton-block-spin/replay.json.gz"
 

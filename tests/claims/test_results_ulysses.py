@@ -16,7 +16,7 @@ from xstage_bench.fused.ulysses.run import cases_of
 from xstage_bench.fused.ulysses.summary import CASE, summarise
 from xstage_bench.pipeline import find_model
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "h200-x2" / "ulysses"
 #: DESIGN: scripts read these.
 KEYS = {

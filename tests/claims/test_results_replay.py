@@ -18,7 +18,7 @@ from xstage_bench.replay_document import errors, read_replay, summary_rows, with
 from xstage_bench.task_file import load_tasks
 from xstage_bench.task_replay import predictor
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = asset_dir("results") / "h200-x2" / "replay"
 
 
