@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from fake_nvml import FakeNvml
 from sass import kernels
+
+KEPT_S = 7 * 86400
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Kernels are compiled once for all workers and for later sessions, by the hash of all that they come from; none in the user's cache."""
+    folder = pytestconfig.rootpath / ".pytest_cache" / "d" / "kernels"
+    for path in folder.rglob("*.*") if folder.is_dir() else ():
+        if path.stat().st_mtime < time.time() - KEPT_S:
+            path.unlink(missing_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XSTAGE_CACHE_DIR", str(folder))
+        yield
 
 
 @pytest.fixture

@@ -7,14 +7,30 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
+import cubins
+from cubins import kept
 
-@lru_cache(maxsize=8)
 def disassemble(cubin: bytes, *options: str) -> str:
-    """Return what nvdisasm prints, all kernels and their comments."""
+    """Return what nvdisasm prints, all kernels and their comments; once for all tests of a session (`cubins`)."""
+    path = kept(cubin, options)
+    if path is None:
+        return _nvdisasm(cubin, *options)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_nvdisasm(cubin, *options))
+    return path.read_text()
+
+
+def prepare(name: str, makers: Sequence[Callable[[], bytes]], *options: str) -> None:
+    """Compile and disassemble a list of kernels together, for the calls of `disassemble` that follow."""
+    cubins.prepare(name, makers, _nvdisasm, *options)
+
+
+def _nvdisasm(cubin: bytes, *options: str) -> str:
     bundled = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvdisasm"
     tool = str(bundled) if bundled.exists() else shutil.which("nvdisasm")
     assert tool is not None, "nvdisasm is missing: pip install nvidia-cuda-nvdisasm (part of the dev extra)"

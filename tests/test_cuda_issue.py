@@ -18,12 +18,21 @@ from xstage_bench.layouts import LAYOUTS
 
 HEAD = """
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <algorithm>
-#include <vector>
 typedef unsigned int u32;
 typedef unsigned long long u64;
-using std::min;
+// Of the C++ library, which takes longer to read than all of this to compile: what is used here, and no more.
+template <class T> T min(T a, T b) { return b < a ? b : a; }
+template <class T> struct Array {
+  T *at;
+  u32 size;
+  Array(u32 n, T value) : at((T *)malloc((n ? n : 1) * sizeof(T))), size(n) { fill(0, n, value); }
+  ~Array() { free(at); }
+  void fill(u32 from, u32 to, T value) { for (u32 i = from; i < to; ++i) at[i] = value; }
+  T *data() { return at; }
+  T &operator[](u32 i) { if (i >= size) abort(); return at[i]; }
+};
 struct uint4 { u32 x, y, z, w; };
 static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 #define __device__
@@ -78,14 +87,14 @@ static void emulated(char *at, u32 x, u32 y, u32 z, u32 w) {
 MAIN = """
 int main() {
   const u32 window = WINDOW, producer = 5, tag = 0x12345678;
-  const std::vector<u32> bursts = BURSTS;
+  const u32 bursts[] = BURSTS, several[] = {1, 4};
   u32 wrong = 0, checked = 0;
-  for (u32 warps : std::vector<u32>{1, 4}) {
-    std::vector<char> memory(window, XSTAGE_REDUCES ? 0 : 0x5a);
-    std::vector<bool> touched(window, false);
+  for (u32 warps : several) {
+    Array<char> memory(window, XSTAGE_REDUCES ? 0 : 0x5a);
+    Array<bool> touched(window, false);
     const u32 groups = groups_per_warp(window, warps);
     for (u32 warp = 0; warp < warps; ++warp) {
-      std::vector<u32> last(groups * GROUP, 0), hits(groups * GROUP, 0);
+      Array<u32> last(groups * GROUP, 0), hits(groups * GROUP, 0);
 #if XSTAGE_IS_BULK
       for (u32 lane = 0; lane < 32; ++lane) fill_source(shared + warp * SOURCE_BYTES, tag, producer, warp, lane);
 #endif
@@ -120,7 +129,7 @@ int main() {
             wrong += have != expected_word(p, k, last[slot], hits[slot]);
             ++checked;
           }
-          std::fill(touched.begin() + at, touched.begin() + at + PIECE_BYTES, true);
+          touched.fill(at, at + PIECE_BYTES, true);
         }
     }
     for (u32 i = 0; i < window; ++i) wrong += !touched[i] && memory[i] != (XSTAGE_REDUCES ? 0 : 0x5a);

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sass import kernels
+from sass import kernels, prepare
 
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel, sources_hash
@@ -24,9 +25,24 @@ def burst_kernel(cubin: bytes) -> list[str]:
     return kernels(cubin)["xstage_burst"]
 
 
-def variant_sass(variant: Variant, arch: str, **defines: str) -> list[str]:
+def variant_cubin(variant: Variant, arch: str, **defines: str) -> bytes:
     words = {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0, timeline="XSTAGE_TIMELINE" in defines)), **defines}
-    return burst_kernel(compile_kernel("burst.cu", arch, words, variant.headers(), cache=False))
+    return compile_kernel("burst.cu", arch, words, variant.headers())
+
+
+def variant_sass(variant: Variant, arch: str, **defines: str) -> list[str]:
+    return burst_kernel(variant_cubin(variant, arch, **defines))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine_code(request: pytest.FixtureRequest) -> None:
+    """All variants that the chosen tests of this file ask for, disassembled together."""
+    asked = [item.callspec.params for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    cases = {(p["name"], p.get("layout", "contiguous"), p.get("arch", "sm_90")) for p in asked if p.get("name") in FLAVOURS}
+    taken = sorted(c for c in cases if c[2] in FLAVOURS[c[0]].architectures and LAYOUTS[c[1]].takes(FLAVOURS[c[0]]))
+    makers = [partial(variant_cubin, Variant(FLAVOURS[name], layout), arch) for name, layout, arch in taken]
+    ends = sorted({p["name"] + p["who"] for p in asked if "who" in p})
+    prepare("burst", makers + [partial(variant_cubin, Variant(FLAVOURS["st.v4"], completion=end), "sm_90") for end in ends])
 
 
 def burst_region(lines: list[str], store: str) -> tuple[list[str], list[str]]:

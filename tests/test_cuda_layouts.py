@@ -18,7 +18,6 @@ from xstage_bench.layouts import LAYOUTS
 
 MAIN = """
 #include <cstdio>
-#include <initializer_list>
 typedef unsigned int u32;
 #define __device__
 #define __forceinline__ inline
@@ -28,7 +27,7 @@ static int __clz(u32 x) { return __builtin_clz(x); }
 %s
 int main() {
   const u32 window = %d;
-  for (u32 warps : {1u, 2u, 4u, 8u, 16u}) {
+  for (u32 warps = 1; warps <= 16; warps *= 2) {
     const u32 slots = groups_per_warp(window, warps) * GROUP;
     for (u32 warp = 0; warp < warps; ++warp)
       for (u32 slot = 0; slot < slots; ++slot)
