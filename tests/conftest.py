@@ -15,7 +15,7 @@ KEPT_S = 7 * 86400
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Kernels are compiled once for all workers and for later sessions, by the hash of all that they come from; none in the user's cache."""
+    """Kernels are compiled once for all workers and for later sessions, by the hash of all they come from; none in the user's cache."""
     folder = pytestconfig.rootpath / ".pytest_cache" / "d" / "kernels"
     for path in folder.rglob("*.*") if folder.is_dir() else ():
         if path.stat().st_mtime < time.time() - KEPT_S:

@@ -1,4 +1,4 @@
-"""Many kernels compiled and disassembled at once. nvdisasm takes half a second to start and a twentieth for a kernel; workers share the work.
+"""Many kernels compiled and disassembled at once: nvdisasm takes half a second to start and a twentieth for a kernel. Workers share it.
 
 `prepare` puts the machine code of a list of kernels into the folder that tests compile to, and `sass.disassemble` looks there first.
 """

@@ -10,9 +10,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cubins
+import pytest
 from cubins import kept
+
 
 def disassemble(cubin: bytes, *options: str) -> str:
     """Return what nvdisasm prints, all kernels and their comments; once for all tests of a session (`cubins`)."""
@@ -23,6 +26,11 @@ def disassemble(cubin: bytes, *options: str) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_nvdisasm(cubin, *options))
     return path.read_text()
+
+
+def asked(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    """The parameters of those tests of the requesting file that were chosen to run."""
+    return [item.callspec.params for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
 
 
 def prepare(name: str, makers: Sequence[Callable[[], bytes]], *options: str) -> None:

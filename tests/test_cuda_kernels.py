@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sass import kernels, prepare
+from sass import asked, kernels, prepare
 
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel, sources_hash
@@ -37,11 +37,11 @@ def variant_sass(variant: Variant, arch: str, **defines: str) -> list[str]:
 @pytest.fixture(scope="module", autouse=True)
 def machine_code(request: pytest.FixtureRequest) -> None:
     """All variants that the chosen tests of this file ask for, disassembled together."""
-    asked = [item.callspec.params for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    cases = {(p["name"], p.get("layout", "contiguous"), p.get("arch", "sm_90")) for p in asked if p.get("name") in FLAVOURS}
+    chosen = asked(request)
+    cases = {(p["name"], p.get("layout", "contiguous"), p.get("arch", "sm_90")) for p in chosen if p.get("name") in FLAVOURS}
     taken = sorted(c for c in cases if c[2] in FLAVOURS[c[0]].architectures and LAYOUTS[c[1]].takes(FLAVOURS[c[0]]))
     makers = [partial(variant_cubin, Variant(FLAVOURS[name], layout), arch) for name, layout, arch in taken]
-    ends = sorted({p["name"] + p["who"] for p in asked if "who" in p})
+    ends = sorted({p["name"] + p["who"] for p in chosen if "who" in p})
     prepare("burst", makers + [partial(variant_cubin, Variant(FLAVOURS["st.v4"], completion=end), "sm_90") for end in ends])
 
 

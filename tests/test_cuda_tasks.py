@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sass import disassemble, lines_of
+from sass import disassemble, lines_of, prepare
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda import tasks
@@ -30,16 +31,26 @@ SMIDS = {0: range(0, 264, 2), 1: range(132)}  # smids need not be dense, nor ali
 CLOCK = r"SR_CLOCKLO"
 
 
+def cubin(variant: tasks.TaskVariant, arch: str) -> bytes:
+    return compile_kernel("tasks.cu", variant.arch(arch), variant.defines(), variant.headers())
+
+
 def build(variant: tasks.TaskVariant, arch: str) -> list[str]:
-    return lines_of(disassemble(compile_kernel("tasks.cu", variant.arch(arch), variant.defines(), variant.headers(), cache=False)))
+    return lines_of(disassemble(cubin(variant, arch)))
 
 
 WORK = [(arch, work) for arch in ARCHITECTURES for work in ("spin", "mma.sync")] + [("sm_90", "wgmma")]
 VARIANTS = [(arch, tasks.TaskVariant(form, "release.gpu", FLAVOURS["st.v4"], work)) for arch, work in WORK for form in FORMS]
 
 
+@pytest.fixture(scope="module")
+def machine_code() -> None:
+    """Disassembled together."""
+    prepare("tasks", [partial(cubin, variant, arch) for arch, variant in VARIANTS])
+
+
 @pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: f"{v[0]}-{v[1].form}-{v[1].instruction}")
-def code(request: pytest.FixtureRequest) -> tuple[tasks.TaskVariant, list[str]]:
+def code(request: pytest.FixtureRequest, machine_code: None) -> tuple[tasks.TaskVariant, list[str]]:
     arch, variant = request.param
     return variant, build(variant, arch)
 
@@ -122,15 +133,15 @@ def test_the_host_mirrors_the_structs_and_numbers_of_the_kernel() -> None:
 
 MIX = """
 #include <cstdio>
-#include <initializer_list>
 #define __device__
 #define __forceinline__ inline
 typedef unsigned int u32;
 typedef unsigned long long u64;
 TEXT
 int main() {
+  const u32 sizes[] = {1, 2, 3, 7, 16, 24, 65};
   for (u32 warps = 1; warps <= 8; ++warps)
-    for (u32 stores : {1u, 2u, 3u, 7u, 16u, 24u, 65u}) {
+    for (u32 stores : sizes) {
       const u32 whole = stores * warps;
       for (u32 remote = 0; remote <= whole; ++remote) {
         u32 sum = 0;

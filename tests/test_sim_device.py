@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -204,3 +206,15 @@ def test_warm_ups_are_marked_and_clocks_are_still_ramping() -> None:
     traces = list(SimDevice().measure([Execution(ISOLATED, r, "warmup") for r in range(5)]))
     assert {t.status for t in traces} == {"warmup"}
     assert min(t.sm_clock_mhz for t in traces) < 1960
+
+
+def test_many_bursts_at_once_stay_within_memory() -> None:
+    schedules = [Schedule(tuple(Burst(512 * (1 + (i + j) % 90)) for j in range(64)), 132, 1) for i in range(90)]
+    tracemalloc.start()
+    try:
+        for _ in SimDevice().measure([Execution(s) for s in schedules]):
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200e6

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sass import disassemble, kernels, unordered, without_predicate
+from sass import asked, disassemble, kernels, prepare, unordered, without_predicate
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, architectures_of, compile_kernel
@@ -30,6 +30,12 @@ def opcodes(build: Build) -> Counter[str]:
 
 def total(counts: Counter[str], prefix: str) -> int:
     return sum(n for name, n in counts.items() if name == prefix or name.startswith(prefix + "."))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine_code(request: pytest.FixtureRequest) -> None:
+    """All builds that the chosen tests of this file ask for, disassembled together."""
+    prepare("attention", [build.cubin for build in dict.fromkeys(p["build"] for p in asked(request) if "build" in p)])
 
 
 @pytest.mark.parametrize("build", EVERY_BUILD, ids=str)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sass import disassemble, kernels, unordered, without_predicate
+from sass import asked, disassemble, kernels, prepare, unordered, without_predicate
 
 from xstage_bench.errors import UsageError
 from xstage_bench.fused.moe.build import CLAIMS, COMBINES, PUBLISHES, UNSAFE_PUBLISHES, Build
@@ -51,6 +51,12 @@ BUILDS = [
     Build(presum=True, publish="bulk"),
 ]
 BUILDS = list(dict.fromkeys(BUILDS))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine_code(request: pytest.FixtureRequest) -> None:
+    """All builds that the chosen tests of this file ask for, disassembled together."""
+    prepare("moe", [build.cubin for build in dict.fromkeys(p["build"] for p in asked(request) if "build" in p)])
 
 
 def is_bulk(build: Build) -> bool:
