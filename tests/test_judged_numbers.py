@@ -19,6 +19,7 @@ from xstage_bench.model.predict import predict
 from xstage_bench.model.validate import validate
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.yardstick import KINDS, marks
 
 CLOCK = 2000.0
 BASE, COST, RATE, CAPACITY = 80.0, 20.0, 400.0, 19_000.0  # cycles, cycles per warp-store, GB/s, bytes of one of 132 SMs
@@ -171,3 +172,41 @@ def test_a_fleet_counts_what_was_dropped_and_what_its_links_repeated() -> None:
     assert sorted((row.node, row.pair, row.rows) for row in fleet.links) == [
         ("unknown", "0>1", 5), ("unknown", "1>0", 6), ("worse", "0>1", 5), ("worse", "1>0", 6),
     ]  # fmt: skip
+
+
+def node_of(gpu: str, line: float | None, simulated: bool = False) -> Any:
+    gpus = [SimpleNamespace(name=gpu + " (simulated)" * simulated)] * 2
+    return manifest(node=SimpleNamespace(gpus=gpus, line_rate_gb_per_s=line), simulated=simulated)
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_what_a_rate_is_held_against(model: Model, simulated: bool) -> None:
+    """All that is known of the kind of GPU, of its link alone; what this run has measured is never called measured elsewhere."""
+    pair = model.pairs[0]
+    own = "simulated" if simulated else "measured"
+    found = {m.name: m for m in marks(pair, node_of("NVIDIA H200", 478.1, simulated))}
+    assert {name: m.origin for name, m in found.items()} == {
+        "raw link": own, "nominal": "datasheet", "payload limit": "computed", "achieved": own, "copy engine": "measured elsewhere",
+        "reference node": "measured elsewhere",
+    }  # fmt: skip
+    assert found["achieved"].gb_per_s == pytest.approx(RATE, rel=0.01)
+    assert found["payload limit"].gb_per_s == pytest.approx(478.1 / 1.12)
+    assert found["reference node"].gb_per_s == pytest.approx(370, rel=0.02)
+    rates = [m.gb_per_s for m in marks(pair, node_of("NVIDIA H200", 478.1))]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "line", "names"),
+    [
+        ("NVIDIA H200", None, {"achieved"}),
+        ("NVIDIA H200", 478.1 * 0.97, {"achieved", "raw link"}),
+        ("NVIDIA H200", 478.1 * 1.03, {"achieved", "raw link"}),
+        ("NVIDIA Unknown", 478.1, {"achieved", "raw link"}),
+        ("NVIDIA H100 80GB HBM3", 478.1 * 0.99, {"achieved", "raw link", "payload limit", "nominal"}),
+    ],
+)
+def test_what_is_not_known_of_a_link_is_not_shown(model: Model, gpu: str, line: float | None, names: set[str]) -> None:
+    assert {m.name for m in marks(model.pairs[0], node_of(gpu, line))} == names
+    assert marks(dataclasses.replace(model.pairs[0], burst_gap=[]), node_of(gpu, line)) == []
+    assert set(KINDS) >= {"NVIDIA H200", "NVIDIA H100 80GB HBM3"}

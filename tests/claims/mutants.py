@@ -32,7 +32,7 @@ TESTS: tuple[tuple[str, str], ...] = (
     ("critique.py", "test_judged_numbers test_critique cli/test_cli_check"),
     ("limits.py", "test_limits"),
     ("compare.py", "test_compare cli/test_cli_compare"),
-    ("yardstick.py", "cli/test_cli_yardsticks"),
+    ("yardstick.py", "test_judged_numbers test_copies"),
     ("fleet/*.py", "test_judged_numbers fleet cli/test_cli_fleet"),
     ("record/*.py", "record test_limits test_fuzz"),
     ("model/node/issue*.py", "model_node/test_node_issue model_node/test_node_issue_fit model_node test_sim_port"),
