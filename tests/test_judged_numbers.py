@@ -208,5 +208,5 @@ def test_what_a_rate_is_held_against(model: Model, simulated: bool) -> None:
 )
 def test_what_is_not_known_of_a_link_is_not_shown(model: Model, gpu: str, line: float | None, names: set[str]) -> None:
     assert {m.name for m in marks(model.pairs[0], node_of(gpu, line))} == names
-    assert marks(dataclasses.replace(model.pairs[0], burst_gap=[]), node_of(gpu, line)) == []
+    assert marks(dataclasses.replace(model.pairs[0], burst_gap=[], drain=[]), node_of(gpu, line)) == []
     assert set(KINDS) >= {"NVIDIA H200", "NVIDIA H100 80GB HBM3"}

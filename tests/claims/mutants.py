@@ -122,15 +122,18 @@ def run_tests(copy: Path, tests: list[str], limit_s: float, numba: Path) -> str:
         import pytest
 
         os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", *tests])))
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return "passed" if os.waitstatus_to_exitcode(status) == 0 else "failed"
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "timed out"
+    end, done = time.monotonic() + limit_s, 0
+    try:
+        while time.monotonic() < end:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return "passed" if os.waitstatus_to_exitcode(status) == 0 else "failed"
+            time.sleep(0.02)
+        return "timed out"
+    finally:
+        if not done:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def try_one(copy: Path, mutation: Mutation, limit_s: float) -> Outcome:
@@ -159,6 +162,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for one file of tests")
     parser.add_argument("--list", action="store_true", help="show what would be tried, and try nothing")
     asked = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy and the child go too
     drawn = sample(all_mutations(asked.only), asked.sample, asked.seed)
     reasons = unseen()
     chosen = [m for m in drawn if m.key not in reasons]
