@@ -32,7 +32,7 @@ mutants: $(VENV)/.dev
 	$(PY) tests/claims/mutants.py $(ARGS)
 
 compilers: $(VENV)/.dev
-	$(PY) tests/claims/compilers.py $(ARGS)
+	PYTHONPATH=.:tests $(PY) tests/claims/compilers.py $(ARGS)
 
 browser: $(VENV)/.browser
 

@@ -181,7 +181,14 @@ def test_what_is_stored_is_what_the_check_expects(flavour: str, layout: str, tmp
         ("bulk.256", "tile128", ("from += STEP_BYTES;", "")),
         ("tensor.2048", "tile128", ("(piece % 8 ^ line % 8)", "piece % 8")),
         ("tensor.16384", "contiguous", ("box % BOXES_DEEP * BOX_ROWS, from", "box * BOX_ROWS / 2, from")),
-        ("red.f32", "contiguous", ("left = stores; left > 0; left -= GROUP) {\n    x += XSTAGE_REDUCES ? 0 : 1;\n    to", "left = stores - 4 * (stores > 100); left > 0; left -= GROUP) {\n    x += XSTAGE_REDUCES ? 0 : 1;\n    to")),
+        (
+            "red.f32",
+            "contiguous",
+            (
+                "left = stores; left > 0; left -= GROUP) {\n    x += XSTAGE_REDUCES ? 0 : 1;\n    to",
+                "left = stores - 4 * (stores > 100); left > 0; left -= GROUP) {\n    x += XSTAGE_REDUCES ? 0 : 1;\n    to",
+            ),
+        ),
     ],
 )
 def test_a_loop_that_goes_wrong_is_found_out(flavour: str, layout: str, spoil: tuple[str, str], tmp_path: Path) -> None:

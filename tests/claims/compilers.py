@@ -1,7 +1,7 @@
-"""Whether both stamps mean the same by every NVRTC that PyPI has for CUDA 12 and 13: ``python tests/claims/compilers.py [FOLDER]``.
+"""Whether both stamps mean the same by every NVRTC that PyPI has for CUDA 12 and 13: ``make compilers ARGS=[FOLDER]``.
 
-Each wheel is fetched into FOLDER (default: a temporary one; 90 MB each), its library loaded in a process of its own, the burst kernel compiled
-for sm_90, and its machine code read as ``tests/test_cuda_stamps.py`` does. Prints a row for each; exits 1 if one differs.
+Each wheel is fetched into FOLDER (default: a temporary one; 90 MB each), its library loaded in a process of its own, the burst kernel
+compiled for sm_90, and its machine code read as ``tests/test_cuda_stamps.py`` does. Prints a row for each; exits 1 if one differs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from sass import instructions
 from test_cuda_stamps import reads_behind, stamps_of, waits_of_issued
@@ -39,8 +37,8 @@ def library(package: str, version: str, folder: Path) -> Path:
     at = folder / version
     if not at.exists():
         with tempfile.TemporaryDirectory() as wheels:
-            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", wheels, f"{package}=={version}"]
-            subprocess.run(command, check=True, capture_output=True)
+            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", wheels]
+            subprocess.run([*command, f"{package}=={version}"], check=True, capture_output=True)
             for wheel in Path(wheels).glob("*.whl"):
                 zipfile.ZipFile(wheel).extractall(at)
     return next(at.glob("nvidia/*/lib/libnvrtc.so.1?"))
@@ -53,7 +51,8 @@ def compiled(path: Path) -> bytes:
     nvrtc, program, size = ctypes.CDLL(str(path)), ctypes.c_void_p(), ctypes.c_size_t()
     variant = Variant(FLAVOURS[FLAVOUR])
     words = {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0))}
-    options = [f"--gpu-architecture={ARCH}", "-std=c++17", f"--include-path={asset_dir('cuda')}", *(f"-D{k}={v}" for k, v in words.items())]
+    options = [f"--gpu-architecture={ARCH}", "-std=c++17", f"--include-path={asset_dir('cuda')}"]
+    options += [f"-D{k}={v}" for k, v in words.items()]
     code = (asset_dir("cuda") / "burst.cu").read_bytes()
     if nvrtc.nvrtcCreateProgram(ctypes.byref(program), code, b"burst.cu", 0, None, None):
         raise RuntimeError(f"{path}: no program could be made")
@@ -68,7 +67,7 @@ def compiled(path: Path) -> bytes:
 def main(folder: Path) -> int:
     """Print a row for each compiler; return 1 if one gives a stamp another meaning."""
     wrong = 0
-    print("| NVRTC | instructions | stores in a turn | waits before 'issued' | 'taken' waits for a read behind the stores |\n|---|---|---|---|---|")
+    print("| NVRTC | instructions | stores in a turn | waits before 'issued' | 'taken' waits |\n|---|---|---|---|---|")
     for package in PACKAGES:
         for version in versions(package):
             path = library(package, version, folder)
@@ -76,7 +75,9 @@ def main(folder: Path) -> int:
             code, store = instructions(cubin, "xstage_burst"), FLAVOURS[FLAVOUR].sass
             waits, behind = waits_of_issued(code, store), reads_behind(code, store)
             wrong += bool(waits) or not behind
-            print(f"| {version} | {len(code)} | {len(stamps_of(code, store)[0])} | {len(waits)} | {'yes' if behind else 'NO'} |", flush=True)
+            print(
+                f"| {version} | {len(code)} | {len(stamps_of(code, store)[0])} | {len(waits)} | {'yes' if behind else 'NO'} |", flush=True
+            )
     return int(wrong > 0)
 
 

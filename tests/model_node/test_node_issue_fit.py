@@ -71,9 +71,8 @@ def test_longer_bursts_go_on_at_the_pace_of_the_loop_or_of_the_port() -> None:
 def test_later_bursts_have_a_table_of_their_own() -> None:
     cells = ((100.0, 200.0), (150.0, 300.0))
     later = ((90.0, None), (None, None))
-    table = IssueTable(
-        warps=(1, 2), stores=(4, 8), fresh=cells, following=later, half_width=((None,) * 2,) * 2, store_cycles=25.0, port_cycles=10.0, group=4
-    )
+    axes = {"warps": (1, 2), "stores": (4, 8), "store_cycles": 25.0, "port_cycles": 10.0, "group": 4}
+    table = IssueTable(**axes, fresh=cells, following=later, half_width=((None,) * 2,) * 2)
     w, n = np.array([1, 1, 2]), np.array([4, 8, 4])
     assert table_cycles(table, w, n, np.array([True] * 3)).tolist() == [100.0, 200.0, 150.0]
     assert table_cycles(table, w, n, np.array([False] * 3)).tolist() == [90.0, 200.0, 150.0]
@@ -103,7 +102,7 @@ def test_a_whole_turn_more_never_costs_less(warps: int, stores: int, fresh: bool
 def test_what_an_sm_cannot_hold_is_not_taken_for_issue_cost() -> None:
     bursts = [(1, 16, 1), (1, 16, 2), (1, 16, 3), *((1, 1, n) for n in (4, 8, 12)), (1, 16, 4)]
     cost = {b: 100.0 * b[2] for b in bursts} | {(1, 16, 4): 99_999.0}
-    assert 16 * 4 * 512 > FREE_BYTES
+    assert FREE_BYTES < 16 * 4 * 512
     law, _ = fit_issue(made("st.v4", bursts, cost), "st.v4")
     assert float(free_cycles(law, 0.0, 16, 4, True)) < 1000
 

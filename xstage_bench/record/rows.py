@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ def _stack(traces: Sequence[Trace], bursts: int, producers: int) -> Trace:
             out[j * bursts : (j + 1) * bursts] = getattr(trace, name)
         return out
 
-    return Trace(
+    stacked = Trace(
         schedule=traces[0].schedule,
         smids=traces[0].smids,
         issue_cycles=joined("issue_cycles"),
@@ -67,8 +68,9 @@ def _stack(traces: Sequence[Trace], bursts: int, producers: int) -> Trace:
         end_ns=joined("end_ns"),
         drain_cycles=joined("drain_cycles"),
         sm_clock_mhz=0.0,
-        **{name: joined(name) for name in OPTIONAL if getattr(traces[0], name) is not None},
     )
+    optional: dict[str, Any] = {name: joined(name) for name in OPTIONAL if getattr(traces[0], name) is not None}
+    return replace(stacked, **optional)
 
 
 def joined(pieces: Sequence[Columns]) -> Columns:

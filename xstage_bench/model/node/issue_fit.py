@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +136,7 @@ def _table(cells: _Cells, pace: float, group: int) -> IssueTable:
         (b - a) / ((m - n) * w)
         for w in warps
         if w >= _MANY_WARPS
-        for n, m in zip(stores, stores[1:], strict=False)
+        for n, m in pairwise(stores)
         if n * w >= _MANY_STORES and (a := first.get((w, n))) is not None and (b := first.get((w, m))) is not None
     ]
     return IssueTable(

@@ -70,12 +70,13 @@ def _dense(table: IssueTable) -> tuple[FloatArray, FloatArray]:
     slope = np.maximum(table.store_cycles, table.port_cycles * grid)
     known = np.array(table.warps, dtype=np.float64)
     out = np.empty((2, grid.size, longest + 1))
-    fresh = [_row(table, row, longest, float(slope[w])) for w, row in zip(table.warps, table.fresh, strict=True)]
-    for kind, cells in enumerate((table.fresh, table.following)):
-        # Where later bursts were not measured they cost what first ones do: the difference is a few cycles.
-        filled = [tuple(a if a is not None else b for a, b in zip(row, first, strict=True)) for row, first in zip(cells, table.fresh, strict=True)]
-        rows = fresh if kind == 0 else [_row(table, row, longest, float(slope[w])) for w, row in zip(table.warps, filled, strict=True)]
-        stacked = np.array(rows)
+    # Where later bursts were not measured they cost what first ones do: the difference is a few cycles.
+    later = [
+        tuple(first if own is None else own for own, first in zip(*both, strict=True))
+        for both in zip(table.following, table.fresh, strict=True)
+    ]
+    for kind, cells in enumerate((table.fresh, later)):
+        stacked = np.array([_row(table, row, longest, float(slope[w])) for w, row in zip(table.warps, cells, strict=True)])
         for n in range(longest + 1):
             out[kind, :, n] = np.interp(grid, known, stacked[:, n])
     return out, slope
