@@ -1,4 +1,6 @@
-"""Which SMs to store from: choices of 8, 16 and 32 by the map of arbitration units, against random ones. No fit sees these samples."""
+"""Which SMs to store from: choices of 8, 16 and 32 by the map of arbitration units, against random ones. No fit sees these samples.
+
+Asked for by name (``--only choice``)."""
 
 from xstage_bench.probe import Probe, Sweep
 from xstage_bench.schedule import Burst, Schedule
@@ -54,4 +56,6 @@ def schedules(sweep: Sweep) -> list[Schedule]:
     return [Schedule((Burst(n * WARPS * 512),), smids, WARPS, *pair) for smids, stores in sizes.items() for n in stores]
 
 
-PROBE = Probe("choice", "which SMs store: choices by the map of units", schedules, holdout=True, keep_producers=True, effort=0.43)
+PROBE = Probe(
+    "choice", "which SMs store: choices by the map of units", schedules, holdout=True, keep_producers=True, effort=0.43, by_default=False
+)

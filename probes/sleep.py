@@ -2,7 +2,7 @@
 
 Each schedule first wakes every link with a larger burst; the one before the gap is small, so that nothing is left to recover from. A small
 burst does not wait for a link to wake: the cost is in its drain, timed by the fence after the last burst, and in the issue time of a burst
-that is larger than the capacity.
+that is larger than the capacity. Asked for by name (``--only sleep``): it waits for ten seconds in all.
 """
 
 from xstage_bench.probe import Probe, Sweep
@@ -35,4 +35,6 @@ def schedules(sweep: Sweep) -> list[Schedule]:
     return out
 
 
-PROBE = Probe("sleep", "a burst after up to 200 ms of silence", schedules, holdout=True, keep_producers=True, effort=1 / 7)
+PROBE = Probe(
+    "sleep", "a burst after up to 200 ms of silence", schedules, holdout=True, keep_producers=True, effort=1 / 7, by_default=False
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -82,12 +82,16 @@ class FigureSpec:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A figure that was drawn, or why not. `failed` tells an error in the figure's own code from data that is absent."""
+    """A figure that was drawn, or why not. `failed` tells an error in the figure's own code from data that is absent.
+
+    `images` keeps what `image_bytes` made of it: the files and the report want the same ones, and making one takes a second.
+    """
 
     spec: FigureSpec
     figure: Figure | None
     reason: str | None = None
     failed: bool = False
+    images: dict[str, bytes] = field(default_factory=dict)
 
 
 def load_figures(extra_dirs: Sequence[Path] = ()) -> dict[str, FigureSpec]:
@@ -184,12 +188,14 @@ def image_bytes(drawn: Drawn, fmt: str) -> bytes:
     """
     if drawn.figure is None:
         raise ValueError(f"figure '{drawn.spec.name}' was not drawn: {drawn.reason}")
+    if fmt in drawn.images:
+        return drawn.images[fmt]
     metadata = {"Software": None} if fmt == "png" else {"Date": None, "Creator": None, "Format": None, "Type": None}
     out = io.BytesIO()
     settings = {**style(), "svg.hashsalt": f"xstage-{drawn.spec.name}"}  # a salt per figure keeps the ids of two inline SVGs apart
     with matplotlib_settings(settings):
         drawn.figure.savefig(out, format=fmt, metadata=metadata)
-    return out.getvalue()
+    return drawn.images.setdefault(fmt, out.getvalue())
 
 
 def draw_figures(

@@ -13,6 +13,7 @@ from xstage_bench.errors import DataError
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.node.entry import NodeBasis, NodeEntry, calibrate_node, model_of
 from xstage_bench.model.node.intervals import in_range, interval
+from xstage_bench.model.node.issue import BORROWED
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.schedule import Schedule
@@ -54,7 +55,7 @@ def with_nodes(model: Model, samples: pd.DataFrame, producers: pd.DataFrame, smi
         except DataError as error:
             notes.append(f"{pair.pair}{'' if pair.flavour == 'st.v4' else f' {pair.flavour}'}: no node model: {error.message}")
             continue
-        if not entry.notes:
+        if not {*entry.notes} - {BORROWED}:
             maps[source] = entry.placement
         basis = NodeBasis(**{name: getattr(entry, name) for name in _BASIS})
         pairs[pairs.index(pair)] = replace(pair, node=entry.node, node_basis=basis)
@@ -96,6 +97,7 @@ def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz
             entry.spread, model, np.full(size.size, float(s.producer_count)), np.full(size.size, float(s.warps)), size
         )
         inside, notes = judged_range(s, seen)
+        notes = notes if model.issue.table is not None else (*notes, BORROWED)
         issue, t0 = found.issue_cycles[at], found.t0_cycles[at]
         out.append(
             PredictedSchedule(
