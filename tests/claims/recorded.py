@@ -134,9 +134,9 @@ def node_row(folder: Path, pair: str) -> Numbers:
     return (*errors_, s.balanced_accuracy, s.interval_coverage_90, s.interval_score)
 
 
-def node_errors(folder: Path, number: str = "median_error") -> float:
-    """One number of the node model on held-out schedules, the worse direction."""
-    return float(max(getattr(_score(folder, pair), number) for pair in REMOTE))
+def node_errors(folder: Path, number: str = "median_error", pair: str | None = None) -> float:
+    """One number of the node model on held-out schedules, of one pair or the worse direction."""
+    return float(max(getattr(_score(folder, p), number) for p in (REMOTE if pair is None else [pair])))
 
 
 def rival(folder: Path, model: str) -> Numbers:
