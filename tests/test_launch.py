@@ -123,7 +123,22 @@ def test_an_interrupted_rank_says_so(tmp_path: Path) -> None:
     assert json.loads((tmp_path / RANKS_FOLDER / "rank-0001.json").read_text())["state"] == "interrupted"
 
 
-PROFILE = ("-m", "xstage_bench", "profile", "--backend", "sim", "--quick", "--only", "timer", "--pairs", "0:1", "--json", "--out")
+PROFILE = (
+    "-m",
+    "xstage_bench",
+    "profile",
+    "--backend",
+    "sim",
+    "--quick",
+    "--only",
+    "timer",
+    "--pairs",
+    "0:1",
+    "--seed",
+    "0",
+    "--json",
+    "--out",
+)
 
 
 def environment(**more: str) -> dict[str, str]:
