@@ -3,18 +3,21 @@
     python tools/reference_errors.py --name h200-nv18 --gpu "NVIDIA H200" --default RUN/validation.json [MORE/validation.json ...]
     python tools/reference_errors.py --name host --gpu "NVIDIA H200" --to host --default --bar node:holdout:0.05:0.25:0.975:0.85
 
-Of several pairs the worst of each score is taken; of several files, for each flavour and family the first that has it. A yardstick of the
-same name and destination is replaced. `--bar MODEL:FAMILY:MEDIAN:P95:STALL:COVERAGE` sets a bar where nothing was recorded (a dash: not
-judged). Every yardstick says where its numbers are from: the paths given, and the bars.
+Of several pairs the worst of each score is taken, and of files joined by a plus; of several files, for each flavour and family the first
+that has it. Of tiny bursts p95 alone is judged. A yardstick of the same name and destination is replaced. `--bar
+MODEL:FAMILY:MEDIAN:P95:STALL:COVERAGE` sets a bar where nothing was recorded (a dash: not judged). Every yardstick says where its numbers
+are from: the paths given, and the bars.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from xstage_bench.assets import asset_dir
+from xstage_bench.model.cells import TINY
 from xstage_bench.model.document import ModelScore, load_validation
 from xstage_bench.model_gate import ERRORS_NAME, PLAIN, ReferenceErrors, Yardstick, YardstickFile, yardsticks
 from xstage_bench.record.json_file import write_json
@@ -26,27 +29,28 @@ FORMS = ("node", "burst_gap")
 def worst(scores: list[ModelScore]) -> ReferenceErrors:
     """Return the worst of each score of one model, family and flavour; the law of three parameters has no interval to judge."""
     first = scores[0]
+    tail = max(s.issue_time.p95_error for s in scores if s.issue_time.p95_error is not None)
+    found = ReferenceErrors(flavour=first.flavour, family=first.family, model=first.model, p95_error=tail)
+    if first.family == TINY:
+        return found
     covers = [s.interval_coverage_90 for s in scores if s.interval_coverage_90 is not None and s.model == "node"]
     right = [s.regime_balanced_accuracy for s in scores if s.regime_balanced_accuracy is not None]
-    return ReferenceErrors(
-        flavour=first.flavour,
-        family=first.family,
-        model=first.model,
+    return replace(
+        found,
         median_error=max(s.issue_time.median_error for s in scores if s.issue_time.median_error is not None),
-        p95_error=max(s.issue_time.p95_error for s in scores if s.issue_time.p95_error is not None),
         regime_balanced_accuracy=min(right, default=None),
         interval_coverage_90=min(covers, default=None),
     )
 
 
-def errors_of(files: list[Path]) -> list[ReferenceErrors]:
+def errors_of(files: list[str]) -> list[ReferenceErrors]:
     """Return the errors of recorded validations; a flavour's come from the first file that has it."""
     found: dict[tuple[str, str, str], list[ModelScore]] = {}
-    owner: dict[tuple[str, str], Path] = {}
-    for path in files:
+    owner: dict[tuple[str, str], str] = {}
+    for joined, path in [(group, Path(path)) for group in files for path in group.split("+")]:
         validation = load_validation(path)
         for score in validation.families or validation.models:
-            mine = owner.setdefault((score.flavour, score.family), path) == path
+            mine = owner.setdefault((score.flavour, score.family), joined) == joined
             if score.model in FORMS and mine and any(s.flavour == score.flavour for s in validation.models):
                 found.setdefault((score.flavour, score.family, score.model), []).append(score)
     return [worst(scores) for _, scores in sorted(found.items())]
@@ -65,7 +69,7 @@ def bar(text: str) -> ReferenceErrors:
 def main() -> int:
     """Replace one yardstick."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="*")
+    parser.add_argument("files", nargs="*")
     parser.add_argument("--name", required=True)
     parser.add_argument("--gpu", action="append", default=[])
     parser.add_argument("--to", choices=["gpu", "host"], default="gpu")
@@ -73,7 +77,7 @@ def main() -> int:
     parser.add_argument("--bar", action="append", default=[])
     parser.add_argument("--source", help="In words, instead of the paths.")
     given = parser.parse_args()
-    said = [given.source or ", ".join(str(p) for p in given.files)] if given.files or given.source else []
+    said = [given.source or ", ".join(given.files)] if given.files or given.source else []
     said += ["no recording yet of " + ", ".join(b.split(":")[1] for b in given.bar) + ": the bars set for it"] if given.bar else []
     new = Yardstick(
         name=given.name, gpus=given.gpu, destination=given.to, default=given.default, source="; ".join(said),
