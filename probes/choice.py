@@ -1,6 +1,7 @@
 """Which SMs to store from: choices of 8, 16 and 32 by the map of arbitration units, against random ones. No fit sees these samples.
 
-Asked for by name (``--only choice``)."""
+Asked for by name (``--only choice``).
+"""
 
 from xstage_bench.probe import Probe, Sweep
 from xstage_bench.schedule import Burst, Schedule

@@ -156,18 +156,19 @@ def _with_gaps(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
 
     Notes
     -----
-    Trains of one SM alone where there are some: only of them is it sure that the stage was not full. Without trains the constants of
-    `IssueLaw` stay.
+    The least gap and what an asked one is longer by: of trains of one SM alone where there are some, since only of them is it sure that the
+    stage was not full. What a stall adds: of all. Without trains the constants of `IssueLaw` stay.
     """
     owner = data.owner
     first = data.start_ns[data.first[:-1]]
     aligned = first[~data.isolated & np.isfinite(first)]
     law = replace(law, start_lag_ns=float(np.median(aligned))) if aligned.size else law
     follows = (data.burst > 0) & np.array([s.start == "free" for s in data.schedules])[owner]
-    alone = follows & np.array([s.producer_count == 1 for s in data.schedules])[owner]
-    at = np.flatnonzero(alone if alone.any() else follows)
+    at = np.flatnonzero(follows)
     if not at.size:
         return law
+    alone = np.array([s.producer_count == 1 for s in data.schedules])[owner][at]
+    alone = alone if alone.any() else ~alone
     per_cycle = 1e3 / data.sm_clock_mhz
     gap = (data.start_ns[at] - data.start_ns[at - 1]) / per_cycle - data.issue_cycles[at - 1]
     asked = np.array([b.gap_cycles for s in data.schedules for b in s.bursts], dtype=np.float64)[at]
@@ -176,14 +177,14 @@ def _with_gaps(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
     count = size / law.store_bytes
     before, free = data.issue_cycles[at - 1], free_cycles(law, cycles, warps, count / warps, fresh=False)
     at_once = (asked == 0) & np.isfinite(gap)
-    calm, held = at_once & (before < _STALLED * free), at_once & (before > 3 * _STALLED * free)
-    longer = np.isfinite(gap) & (asked > 2000) & (before < _STALLED * free)
+    calm, held = alone & at_once & (before < _STALLED * free), at_once & (before > 3 * _STALLED * free)
+    longer = alone & np.isfinite(gap) & (asked > 2000) & (before < _STALLED * free)
     turnaround = float(np.median(gap[calm])) if calm.any() else law.turnaround
     overhead = float(np.median(gap[longer] - asked[longer])) if longer.any() else law.gap_overhead
     share = law.stall_turnaround
     if held.any():
         interval = before[held] / count[held] - law.store_bytes / SM_BYTES_PER_CYCLE
-        # One SM alone drains at its own pace: there is no interval to speak of, and what is left is noise.
+        # Where the SM's own drain is what holds, there is no interval to speak of, and what is left is noise.
         share = max(0.0, float(np.median((gap[held] - turnaround) / np.maximum(interval, law.store_bytes / SM_BYTES_PER_CYCLE))))
     return replace(law, turnaround=turnaround, gap_overhead=overhead, stall_turnaround=share)
 
