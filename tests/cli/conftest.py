@@ -6,14 +6,13 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loaded import Loaded
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -45,16 +44,11 @@ def environ(**changes: str) -> dict[str, str]:
     return {**keep, "PYTHONPATH": str(ROOT), **changes}
 
 
-def call_xstage(*words: object, cwd: Path | None = None, **variables: str) -> Done:
-    command = [sys.executable, "-m", "xstage_bench", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd, env=environ(**variables))
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
 @pytest.fixture(scope="session")
-def xstage() -> Callable[..., Done]:
+def xstage() -> Iterator[Callable[..., Done]]:
     """Call ``xstage`` in a fresh process."""
-    return call_xstage
+    with Loaded(environ()) as loaded:
+        yield lambda *words, cwd=None, **variables: Done(*loaded.call([*map(str, words)], cwd, environ(**variables)))
 
 
 @pytest.fixture(scope="session")
@@ -83,15 +77,15 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Done
 
 
 @pytest.fixture(scope="session")
-def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_run(tmp_path_factory: pytest.TempPathFactory, xstage: Callable[..., Done]) -> Path:
     """A quick run of two probes on the simulator, fitted; to be copied before it is changed."""
 
     def make(folder: Path) -> Done:
-        done = call_xstage(
+        done = xstage(
             "run", "--backend", "sim", "--quick", "--only", "timer", "--only", "isolated", "--pairs", "0:1", "--seed", "0", "--out", folder
         )
         assert done.code == 0, done.err
-        return call_xstage("fit", folder, "--resamples", 20)
+        return xstage("fit", folder, "--resamples", 20)
 
     fitted, folder = once(tmp_path_factory, "small", make)
     assert fitted.code == 0, fitted.err
@@ -108,9 +102,9 @@ def profile_words() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
+def profiled(tmp_path_factory: pytest.TempPathFactory, xstage: Callable[..., Done]) -> tuple[Done, Path]:
     """A quick profile of one simulated pair, by isolated bursts alone: the call, and its folder, which is not to be changed."""
-    done, folder = once(tmp_path_factory, "profile", lambda folder: call_xstage("profile", *PROFILE, "--out", folder, "--json"))
+    done, folder = once(tmp_path_factory, "profile", lambda folder: xstage("profile", *PROFILE, "--out", folder, "--json"))
     assert done.code == 0, done.err
     return done, folder
 
