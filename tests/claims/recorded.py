@@ -134,9 +134,15 @@ def node_row(folder: Path, pair: str) -> Numbers:
     return (*errors_, s.balanced_accuracy, s.interval_coverage_90, s.interval_score)
 
 
-def node_errors(folder: Path, number: str = "median_error", pair: str | None = None) -> float:
-    """One number of the node model on held-out schedules, of one pair or the worse direction."""
-    return float(max(getattr(_score(folder, p), number) for p in (REMOTE if pair is None else [pair])))
+def node_errors(folder: Path, number: str = "median_error") -> float:
+    """One number of the node model on held-out schedules, the worse direction."""
+    return float(max(getattr(_score(folder, pair), number) for pair in REMOTE))
+
+
+def judged(folder: Path, number: str, pair: str) -> float:
+    """One number of the node model as `xstage validate` gives it: an error of the issue time, or of the score itself."""
+    score = next(s for s in validation(folder).models if (s.model, s.pair) == ("node", pair))
+    return float(getattr(score.issue_time if hasattr(score.issue_time, number) else score, number))
 
 
 def rival(folder: Path, model: str) -> Numbers:
