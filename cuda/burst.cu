@@ -129,7 +129,7 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
     char *const window = destination + (u64)(storing ? s.producer : 0) * window_bytes + (u64)warp * groups * GROUP_BYTES + XSTAGE_OFFSET;
 #endif
     Pattern p = pattern_of(s.item.tag, s.producer, warp, lane);
-    p = {p.x, in_register(p.y), in_register(p.z), in_register(p.w)};
+    p = {in_register(p.x), in_register(p.y), in_register(p.z), in_register(p.w)};
 #if XSTAGE_IS_BULK
     const u32 shared = (u32)__cvta_generic_to_shared(memory);
     const u32 source_address = (shared + (u32)sizeof(Shared) + SOURCE_ALIGNMENT - 1) / SOURCE_ALIGNMENT * SOURCE_ALIGNMENT + warp * SOURCE_BYTES;

@@ -51,23 +51,24 @@ static __device__ __forceinline__ void st_b32(char *address, u32 x, u32, u32, u3
   asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(x) : "memory");
 }
 
-// Reductions at system scope: to a peer's memory nothing narrower means anything. All words of a lane's vector are x.
+// Reductions at system scope: to a peer's memory nothing narrower means anything. All words of a lane's vector are alike.
 static __device__ __forceinline__ void red_f32(char *address, u32 x, u32, u32, u32) {
   asm volatile("red.relaxed.sys.global.add.f32 [%0], %1;" ::"l"(address), "f"(__uint_as_float(x)) : "memory");
 }
 
 #if __CUDA_ARCH__ >= 900
-static __device__ __forceinline__ void red_v4_f32(char *address, u32 x, u32, u32, u32) {
-  const float f = __uint_as_float(x);
-  asm volatile("red.relaxed.sys.global.add.v4.f32 [%0], {%1, %1, %1, %1};" ::"l"(address), "f"(f) : "memory");
+static __device__ __forceinline__ void red_v4_f32(char *address, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("red.relaxed.sys.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(__uint_as_float(x)), "f"(__uint_as_float(y)),
+               "f"(__uint_as_float(z)), "f"(__uint_as_float(w))
+               : "memory");
 }
 
 static __device__ __forceinline__ void red_bf16x2(char *address, u32 x, u32, u32, u32) {
   asm volatile("red.relaxed.sys.global.add.noftz.bf16x2 [%0], %1;" ::"l"(address), "r"(x) : "memory");
 }
 
-static __device__ __forceinline__ void red_v4_bf16x2(char *address, u32 x, u32, u32, u32) {
-  asm volatile("red.relaxed.sys.global.add.noftz.v4.bf16x2 [%0], {%1, %1, %1, %1};" ::"l"(address), "r"(x) : "memory");
+static __device__ __forceinline__ void red_v4_bf16x2(char *address, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("red.relaxed.sys.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
 // Bulk copies out of shared memory: started by one lane, carried out by the SM's copy engine; each is a bulk group of its own.

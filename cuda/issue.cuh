@@ -111,16 +111,16 @@ static __device__ __forceinline__ Issue issue(char *window, u32 window_bytes, u3
   const u64 start = sm_clock();
 #pragma unroll 1
   for (int left = stores; left > 0; left -= GROUP) {
-    x += XSTAGE_REDUCES ? 0 : 1;
     slot += GROUP;
+    if (!XSTAGE_REDUCES) count_up(x);
 #pragma unroll
-    for (int i = 0; i < GROUP; ++i) {
-      to[i] = window + place(window_bytes, warp, warps, slot + i, lane);
-      if (i < left) {
+    for (u32 i = 0; i < GROUP; ++i) to[i] = window + place(window_bytes, warp, warps, slot + i, lane);
+#pragma unroll
+    for (int i = 0; i < GROUP; ++i)
+      if (i == 0 || i < left) {
         XSTAGE_FLAVOUR(to[i], x, p.y, p.z, p.w);
         XSTAGE_MARK()
       }
-    }
   }
   Issue done = {start, sm_clock(), x};
 #pragma unroll
@@ -132,21 +132,21 @@ static __device__ __forceinline__ Issue issue(char *window, u32 groups, u32 firs
   char *const last = window + (u64)groups * GROUP_BYTES + lane * PIECE_BYTES;
   char *const first = window + lane * PIECE_BYTES;
   char *to = first + (u64)(first_group % groups) * GROUP_BYTES - GROUP_BYTES;
-  const bool active = XSTAGE_ACTIVE_LANES == 32 || lane < XSTAGE_ACTIVE_LANES;
   u32 x = p.x + (XSTAGE_REDUCES ? 0 : first_group - 1);
+  const u32 own = XSTAGE_ACTIVE_LANES == 32 || lane < XSTAGE_ACTIVE_LANES ? stores : 0;  // an inactive lane waits behind the loop
 #ifdef XSTAGE_TIMELINE
   u32 at = 0;
 #endif
   const u64 start = sm_clock();
 #pragma unroll 1
-  for (int left = stores; left > 0; left -= GROUP) {
-    x += XSTAGE_REDUCES ? 0 : 1;
+  for (int left = own; left > 0; left -= GROUP) {
     to += GROUP_BYTES;
     if (to == last) to = first;
+    if (!XSTAGE_REDUCES) count_up(x);
 #pragma unroll
     for (int i = 0; i < GROUP; ++i)
-      if (i < left) {
-        if (active) XSTAGE_FLAVOUR(to + i * WARP_STORE_BYTES, x, p.y, p.z, p.w);
+      if (i == 0 || i < left) {
+        XSTAGE_FLAVOUR(to + i * WARP_STORE_BYTES, x, p.y, p.z, p.w);
         XSTAGE_MARK()
       }
   }

@@ -24,7 +24,11 @@ static __device__ __forceinline__ u32 sm_id() {
 }
 
 // The value, in a register that the compiler cannot fill anew: it would do so between two stores, and wait for the first one there.
-static __device__ __forceinline__ u32 in_register(u32 value) { return __shfl_sync(0xffffffffu, value, threadIdx.x % 32); }
+static __device__ __forceinline__ u32 in_register(u32 value) {
+  u32 kept;  // volatile: two values that are alike have two registers, as the vectors of a store want them
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, -1;" : "=r"(kept) : "r"(value), "r"(threadIdx.x % 32));
+  return kept;
+}
 
 // A word of shared memory for `clock_when_taken`, made by all threads at the start of a kernel; returns its address.
 static __device__ __forceinline__ u32 taken_mask(u32 &word) {
@@ -32,6 +36,9 @@ static __device__ __forceinline__ u32 taken_mask(u32 &word) {
   __syncthreads();
   return in_register((u32)__cvta_generic_to_shared(&word));
 }
+
+// Adds one where it stands, and not at the end of the turn before, where it would wait for the stores of that turn.
+static __device__ __forceinline__ void count_up(u32 &word) { asm volatile("add.u32 %0, %0, 1;" : "+r"(word)::"memory"); }
 
 // The clock when the SM has taken every store that this warp has issued: a read of shared memory passes the memory pipeline behind them, and
 // the warp can only meet under the mask that it returns.

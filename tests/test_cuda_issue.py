@@ -41,6 +41,7 @@ static int __clz(u32 x) { return __builtin_clz(x); }
 static u32 __float_as_uint(float f) { u32 u; memcpy(&u, &f, 4); return u; }
 static float __uint_as_float(u32 u) { float f; memcpy(&f, &u, 4); return f; }
 static u64 sm_clock() { return 0; }
+static void count_up(u32 &word) { ++word; }
 #define XSTAGE_STORE 0
 #define XSTAGE_REDUCE 1
 #define XSTAGE_BULK 2
@@ -175,7 +176,7 @@ def test_what_is_stored_is_what_the_check_expects(flavour: str, layout: str, tmp
     ("flavour", "layout", "spoil"),
     [
         ("st.v4", "contiguous", ("if (to == last) to = first;", "if (to == last) to = first + GROUP_BYTES;")),
-        ("st.v4", "contiguous", ("    x += XSTAGE_REDUCES ? 0 : 1;\n    to", "    to")),
+        ("st.v4", "contiguous", ("    if (!XSTAGE_REDUCES) count_up(x);\n#pragma unroll\n    for (int i = 0; i < GROUP; ++i)\n      if (i == 0 || i < left) {\n        XSTAGE_FLAVOUR(to +", "#pragma unroll\n    for (int i = 0; i < GROUP; ++i)\n      if (i == 0 || i < left) {\n        XSTAGE_FLAVOUR(to +")),
         ("st.b32", "rows256", ("slot += GROUP;", "slot += GROUP - 1;")),
         ("bulk.256", "contiguous", ("if (from == last) from = source;", "")),
         ("bulk.256", "tile128", ("from += STEP_BYTES;", "")),
@@ -185,8 +186,8 @@ def test_what_is_stored_is_what_the_check_expects(flavour: str, layout: str, tmp
             "red.f32",
             "contiguous",
             (
-                "left = stores; left > 0; left -= GROUP) {\n    x += XSTAGE_REDUCES ? 0 : 1;\n    to",
-                "left = stores - 4 * (stores > 100); left > 0; left -= GROUP) {\n    x += XSTAGE_REDUCES ? 0 : 1;\n    to",
+                "left = own; left > 0; left -= GROUP) {\n    to",
+                "left = own - 4 * (own > 100); left > 0; left -= GROUP) {\n    to",
             ),
         ),
     ],

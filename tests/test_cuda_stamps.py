@@ -34,12 +34,12 @@ def burst_code(variant: Variant, arch: str, spoil: tuple[str, str] = ("", "")) -
     return instructions(compile_source((asset_dir("cuda") / "burst.cu").read_text(), "burst.cu", arch, words, headers), "xstage_burst")
 
 
-def stamps_of(code: list[Instruction], store: str) -> tuple[list[int], int, int]:
-    """Return the burst's stores, and the clock reads `issued` and `taken` behind them."""
+def stamps_of(code: list[Instruction], store: str, count: int = 4) -> tuple[list[int], int, int]:
+    """Return the burst's stores, so many, and the clock reads `issued` and `taken` behind them."""
     clocks = [i for i, x in enumerate(code) if CLOCK in x.text]
     for start, issued, taken in zip(clocks, clocks[1:], clocks[2:], strict=False):
         stores = [i for i in range(start, issued) if re.search(store, code[i].text)]
-        if stores and taken - issued < NEAR:
+        if len(stores) == count and taken - issued < NEAR:
             return stores, issued, taken
     raise AssertionError("no burst with two clock reads behind it")
 
@@ -51,9 +51,9 @@ def waits_of_issued(code: list[Instruction], store: str) -> list[str]:
     return [f"{code[s].text} <- {code[i].text}" for s, way in ways.items() for i in sorted(way) if code[s].read in code[i].waits]
 
 
-def reads_behind(code: list[Instruction], store: str) -> bool:
+def reads_behind(code: list[Instruction], store: str, count: int = 4) -> bool:
     """Whether an instruction before `taken` waits for a read of shared memory that begins after every store."""
-    stores, _, taken = stamps_of(code, store)
+    stores, _, taken = stamps_of(code, store, count)
     loads = [i for i in range(max(stores), taken) if code[i].plain.startswith("LDS")]
     return any(code[i].written in x.waits for i in loads for x in code[i + 1 : taken + 1] if x.plain == x.text)
 
@@ -66,13 +66,23 @@ LAID_OUT = [
 ]
 
 
+#: Where `issued` may still wait for a store: the loop's own branch does (sm_80), an address is computed between two stores, or the compiler
+#: copies the vector of a reduction. There it says at most what `taken` says (docs/method.md).
+MAY_WAIT = {
+    *((f, "contiguous", "sm_80") for f in ("st.v2", "st.b32")),
+    *(("red.f32", y, "sm_90") for y in ("rows256", "tile128")),
+    *(("red.v4.f32", "contiguous", a) for a in ("sm_90", "sm_100")),
+    ("red.v4.bf16x2", "contiguous", "sm_100"),
+}
+
+
 @pytest.mark.parametrize(("flavour", "layout", "arch"), [*EVERY, *LAID_OUT])
 def test_each_stamp_waits_for_what_it_means(flavour: str, layout: str, arch: str) -> None:
     known = FLAVOURS[flavour]
     code = burst_code(Variant(known, layout), arch)
-    if not known.bulk:  # a bulk copy holds no register once it has been started
+    if not known.bulk and (flavour, layout, arch) not in MAY_WAIT:  # a bulk copy holds no register once it has been started
         assert waits_of_issued(code, known.sass) == []
-    assert reads_behind(code, known.sass)
+    assert reads_behind(code, known.sass, 1 if known.bulk else known.group)
 
 
 NO_READ = ("ld.volatile.shared.u32 mask, [%1];", "mov.u32 mask, 0xffffffff;")

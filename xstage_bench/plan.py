@@ -19,7 +19,7 @@ from xstage_bench.record.manifest import MANIFEST_NAME, load_manifest
 from xstage_bench.schedule import HOST, Schedule
 
 #: Of every GPU: the destination window of 64 MiB, two sets of buffers, time lines. CUDA itself takes some 0.5 GB beside it.
-DEVICE_BYTES = 166_000_000
+DEVICE_BYTES = 182_000_000
 PROCESSES = 3  # fresh processes and allocations: the spread between them is part of every interval
 REPETITIONS, QUICK_REPETITIONS = 21, 9
 
