@@ -200,6 +200,7 @@ def test_case_13_first_operations_are_kept_marked_and_enter_no_fit(sound: Run) -
     with_them = fit_run(sound, resamples=20)
     without = calibrate(samples[~warm], backend=with_them.backend, gpu=with_them.gpu, sm_clock_mhz=with_them.sm_clock_mhz, resamples=20)
     assert without.pairs[0].burst_gap == with_them.pairs[0].burst_gap
+    assert fit_run(sound, resamples=20, workers=1) == with_them, "in a process of its own, from the files, the same"
 
 
 def test_case_14_every_sample_throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

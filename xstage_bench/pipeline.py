@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
 
     from xstage_bench.finding import Finding
     from xstage_bench.model.document import Model, Validation
+    from xstage_bench.model.node_pair import Found
     from xstage_bench.model.predict import PredictedSchedule
     from xstage_bench.plan import Options
     from xstage_bench.record.manifest import Manifest
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 
 MODEL_NAME, VALIDATION_NAME, FIGURES_NAME, REPORT_NAME = "model.json", "validation.json", "figures", "report.html"
 RESAMPLES = 200
+_SPARE, _LARGE_RUN = 3, 100_000  # processors beside this one, and rows, from which further processes are worth their start
 SIMULATED_MARK = " (simulated)"
 
 
@@ -40,8 +47,16 @@ class Profiled:
     findings: list[Finding] = field(default_factory=list)
 
 
-def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
+def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES, workers: int | None = None) -> Model:
     """Fit the Burst-Gap law and the node model to a run.
+
+    Parameters
+    ----------
+    run : Run
+    seed, resamples : int
+    workers : int, optional
+        Processes that fit node models, a pair each, while this one fits the law. The same numbers come out. Default: one for each pair
+        where processors are free and the run is large enough to be worth their start, else none.
 
     Raises
     ------
@@ -49,7 +64,7 @@ def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
         The run holds no row that could enter a fit.
     """
     from xstage_bench.model.calibrate import calibrate
-    from xstage_bench.model.node_pair import with_nodes
+    from xstage_bench.model.node_pair import pairs_of, with_nodes
 
     node = run.manifest.node
     samples = usable_samples(run)
@@ -57,8 +72,54 @@ def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES) -> Model:
         raise DataError(f"{run.folder} holds no samples of a pair that works", "measure again: xstage run")
     names = " + ".join(dict.fromkeys(gpu.name for gpu in node.gpus))
     label = backend_label(run.manifest)
-    model = calibrate(samples, backend=label, gpu=names, sm_clock_mhz=node.gpus[0].sm_clock_mhz, seed=seed, resamples=resamples)
-    return with_nodes(model, samples, run.producers(), {g.index: g.smids for g in node.gpus}, seed=seed)
+    pairs = pairs_of(samples)
+    with _node_fits(run, samples, pairs, seed, workers) as fits:
+        model = calibrate(samples, backend=label, gpu=names, sm_clock_mhz=node.gpus[0].sm_clock_mhz, seed=seed, resamples=resamples)
+        return with_nodes(model, fits())
+
+
+@contextmanager
+def _node_fits(
+    run: Run, samples: pd.DataFrame, pairs: list[tuple[str, str]], seed: int, workers: int | None
+) -> Iterator[Callable[[], Found]]:
+    """Start the fits of all pairs; what is yielded waits for them and returns what was found."""
+    from xstage_bench.model.node_pair import limit_of, node_models
+
+    names = list(dict.fromkeys(pair for pair, _ in pairs))
+    if workers is None:
+        spare = (os.cpu_count() or 1) - 1
+        workers = min(len(names), spare) if spare >= _SPARE and len(samples) >= _LARGE_RUN else 0
+    limit = limit_of(pairs)
+
+    def here() -> Found:
+        return node_models(samples, run.producers(), _smids(run), pairs, limit=limit, seed=seed)
+
+    if not workers or not names:
+        yield here
+        return
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        started = [pool.submit(_fit_of, run.folder, [p for p in pairs if p[0] == name], limit, seed) for name in names]
+
+        def found() -> Found:
+            try:
+                return {key: entry for fit in started for key, entry in fit.result().items()}
+            except (BrokenProcessPool, OSError):  # no room for more processes, or one was killed
+                return here()
+
+        yield found
+
+
+def _fit_of(folder: Path, pairs: list[tuple[str, str]], limit: int, seed: int) -> Found:
+    """Fit the node models of some pairs of a run; in a process of its own."""
+    from xstage_bench.model.node_pair import node_models
+    from xstage_bench.record.reader import load_run
+
+    run = load_run(folder)
+    return node_models(usable_samples(run), run.producers(), _smids(run), pairs, limit=limit, seed=seed)
+
+
+def _smids(run: Run) -> dict[int, Sequence[int]]:
+    return {g.index: g.smids for g in run.manifest.node.gpus}
 
 
 def backend_label(manifest: Manifest) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.cells import asked_rows, groups
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.node.entry import NodeBasis, NodeEntry, calibrate_node, model_of
 from xstage_bench.model.node.intervals import in_range, interval
@@ -29,36 +30,72 @@ LIMIT, MANY_PAIRS, LIMIT_OF_MANY = 320, 4, 80
 _BASIS = tuple(f.name for f in fields(NodeBasis))
 
 
-def with_nodes(model: Model, samples: pd.DataFrame, producers: pd.DataFrame, smids: dict[int, Sequence[int]], *, seed: int = 0) -> Model:
-    """Return the model with the node model of every remote pair and flavour that the samples can fit; others get a note that says why not.
+#: What was found for a pair and flavour: its node model, or why there is none.
+Found = dict[tuple[str, str], NodeEntry | str]
+
+
+def node_models(
+    samples: pd.DataFrame,
+    producers: pd.DataFrame,
+    smids: dict[int, Sequence[int]],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    limit: int,
+    seed: int = 0,
+) -> Found:
+    """Fit the node models of pairs, one after the other.
 
     Parameters
     ----------
-    model : Model
     samples, producers : DataFrame
         As in docs/file-format.md. Held-out probes are not looked at.
     smids : dict of int to sequence of int
         All smids of each GPU.
+    pairs : sequence of (pair, flavour)
+        `pairs_of` what was measured.
+    limit : int
+        Schedules in each fit, `limit_of` all pairs.
     seed : int
     """
-    remote = [p for p in model.pairs if not p.is_local and p.layout == "contiguous"]
-    limit = LIMIT if len({p.pair for p in remote}) <= MANY_PAIRS else LIMIT_OF_MANY
-    pairs, notes = list(model.pairs), list(model.notes)
     maps: dict[int, Placement] = {}  # the same for every flavour: inferred once
-    for pair in remote:
-        source, destination = (int(x) for x in pair.pair.split(">"))
+    out: Found = {}
+    for pair, flavour in pairs:
+        source, destination = (int(x) for x in pair.split(">"))
         try:
             entry = calibrate_node(
-                samples, producers, source, destination, np.asarray(smids[source]), flavour=pair.flavour, placement=maps.get(source),
+                samples, producers, source, destination, np.asarray(smids[source]), flavour=flavour, placement=maps.get(source),
                 limit=limit, seed=seed,
             )  # fmt: skip
         except DataError as error:
-            notes.append(f"{pair.pair}{'' if pair.flavour == 'st.v4' else f' {pair.flavour}'}: no node model: {error.message}")
+            out[pair, flavour] = error.message
             continue
         if not {*entry.notes} - {BORROWED}:
             maps[source] = entry.placement
-        basis = NodeBasis(**{name: getattr(entry, name) for name in _BASIS})
-        pairs[pairs.index(pair)] = replace(pair, node=entry.node, node_basis=basis)
+        out[pair, flavour] = entry
+    return out
+
+
+def pairs_of(samples: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the pairs and flavours that may have a node model: to a peer or to host memory, contiguous."""
+    measured = (g for g in groups(asked_rows(samples)) if g.source != g.destination and g.layout == "contiguous")
+    return [(g.pair, g.flavour) for g in measured]
+
+
+def limit_of(pairs: Sequence[tuple[str, str]]) -> int:
+    """Return how many schedules enter each fit."""
+    return LIMIT if len({pair for pair, _ in pairs}) <= MANY_PAIRS else LIMIT_OF_MANY
+
+
+def with_nodes(model: Model, found: Found) -> Model:
+    """Return the model with the node models that were found; a pair without one gets a note that says why."""
+    pairs, notes = list(model.pairs), list(model.notes)
+    for i, pair in enumerate(pairs):
+        entry = found.get((pair.pair, pair.flavour)) if pair.layout == "contiguous" else None
+        if isinstance(entry, str):
+            notes.append(f"{pair.pair}{'' if pair.flavour == 'st.v4' else f' {pair.flavour}'}: no node model: {entry}")
+        elif entry is not None:
+            basis = NodeBasis(**{name: getattr(entry, name) for name in _BASIS})
+            pairs[i] = replace(pair, node=entry.node, node_basis=basis)
     return replace(model, pairs=pairs, notes=notes)
 
 
