@@ -185,7 +185,7 @@ xstage_burst(const Item *items, u32 item_count, const Burst *bursts, const short
 #else
           const Issue done = issue(window, groups, burst.first_group, burst.stores, p, lane, timeline);
 #endif
-          const u64 end = clock_when_taken(whole_warp);
+          const u64 end = clock_when_taken(whole_warp, done.issued);
           u32 kept = still_there(still_there(still_there(still_there((u32)end, done.word), p.y), p.z), p.w);
 #pragma unroll
           for (u32 i = 0; i < ADDRESSES; ++i) kept = still_there(still_there(kept, (u32)done.address[i]), (u32)(done.address[i] >> 32));

@@ -41,15 +41,19 @@ static __device__ __forceinline__ u32 taken_mask(u32 &word) {
 static __device__ __forceinline__ void count_up(u32 &word) { asm volatile("add.u32 %0, %0, 1;" : "+r"(word)::"memory"); }
 
 // The clock when the SM has taken every store that this warp has issued: a read of shared memory passes the memory pipeline behind them, and
-// the warp can only meet under the mask that it returns.
-static __device__ __forceinline__ u64 clock_when_taken(u32 address) {
+// the warp can only meet under the mask that it returns. `issued` is a clock read behind the stores: without it in the address (times zero, which no
+// compiler knows of an aligned address) the read may be moved before them, since they are of another memory.
+static __device__ __forceinline__ u64 clock_when_taken(u32 address, u64 issued) {
   u64 t;
+  address += (u32)issued & (address & 3);
   asm volatile("{\n\t.reg .u32 mask;\n\tld.volatile.shared.u32 mask, [%1];\n\tbar.warp.sync mask;\n\tmov.u64 %0, %%clock64;\n\t}"
                : "=l"(t)
                : "r"(address)
                : "memory");
   return t;
 }
+
+static __device__ __forceinline__ u64 clock_when_taken(u32 address) { return clock_when_taken(address, sm_clock()); }
 
 // Mixes a value into `seed` where it stands, however little the mixture means: until here the value keeps its register.
 static __device__ __forceinline__ u32 still_there(u32 seed, u32 value) {

@@ -49,7 +49,7 @@ CLASSES = {
     "Stage": "pair flavour layout producers warps warp_store_bytes sm_clock_mhz bytes t0_cycles drain_gb_per_s capacity_bytes limited_by "
     "issue_base_cycles issue_cycles_per_store rate_gb_per_s stalled_gb_per_s stalled_capacity_bytes median_error p90_error",
     "Trace": "schedule smids issue_cycles gap_cycles start_ns end_ns drain_cycles sm_clock_mhz status= detail= timeline_cycles= recorded= "
-    "reusable_cycles= completed_cycles=",
+    "issued_cycles= reusable_cycles= completed_cycles=",
 }
 METHODS = {
     "Stage": "at_clock backlog_after bytes_per_cycle free_cycles issue_cycles largest_free_burst_bytes largest_steady_burst_bytes "

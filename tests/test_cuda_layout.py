@@ -49,7 +49,7 @@ def emulate(batch: layout.Batch) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
                 begin = 1000 * b + smid
                 where = item["result"] + b * item["producers"] + producer
                 end = begin + burst["stores"] + i
-                stamps[where] = (begin, end, begin + 500, end + 33, end + 55, end + 77)
+                stamps[where] = (begin, begin + b, end, begin + 500, end + 33, end + 55, end + 77)
     return stamps, verdicts
 
 
@@ -68,6 +68,7 @@ def test_every_stamp_comes_back_at_its_burst_and_producer(wanted: list[Schedule]
             assert trace.smids.tolist() == s.smids(SMIDS).tolist()
             stores = s.stores_per_warp().astype(float)
             np.testing.assert_array_equal(trace.issue_cycles, np.repeat((stores + i)[:, None], s.producer_count, axis=1))
+            np.testing.assert_array_equal(trace.issued_cycles, np.repeat(np.arange(len(stores))[:, None], s.producer_count, axis=1))
             if s.start == "isolated":
                 assert (trace.drain_cycles == 77).all()
                 assert np.isnan(trace.gap_cycles).all()

@@ -44,6 +44,9 @@ def test_a_burst_is_four_stores_between_its_clock_reads(code: tuple[str, bool, l
     assert len(stores) == layout.TURN
     first, last = max(i for i in clocks if i < stores[0]), min(i for i in clocks if i > stores[-1])
     inside = [line for line in lines[first + 1 : last] if not re.search(STORE, line)]
+    assert any(re.search(r"\bLDS\b", line) for line in lines[last : last + 32]), (
+        "a read behind the stores, for which the next clock read waits"
+    )
     assert not [line for line in inside if re.search(r"\b(LDG|LDS|LDL|STL|STS|STG|BAR|MEMBAR|ATOM|RED|MUFU|CALL|SR_GLOBALTIMER)", line)]
     assert not [line for line in lines if re.search(r"\b(LDL|STL)", line)], "no spill, no array in local memory"
 
@@ -186,6 +189,6 @@ def test_what_host_memory_must_hold_is_what_the_kernel_stores() -> None:
     words = expected(256 * 1024, 5, 4, 3, 0xFFFFFFFE, 0xA5A5A5A5)
     for warp, store, lane in ((0, 0, 0), (2, 1, 7), (3, 2, 31)):
         at = warp * 16384 + store * 128 + lane * 4
-        want = [(0xFFFFFFFE + store) & 0xFFFFFFFF, 0xFFFFFFFE ^ (5 << 16 | warp << 8 | lane), (5 * 0x9E3779B9 + lane) & 0xFFFFFFFF, 1]
+        want = [0xFFFFFFFE + store // 4, 0xFFFFFFFE ^ (5 << 16 | warp << 8 | lane), (5 * 0x9E3779B9 + lane) & 0xFFFFFFFF, 1]
         assert words[at : at + 4].tolist() == want
     assert (words[3 * 128 : 16384] == 0xA5A5A5A5).all()
