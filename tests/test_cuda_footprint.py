@@ -31,9 +31,7 @@ def test_only_stores_and_their_addresses_lie_between_the_clock_reads(arch: str) 
     clocks = [i for i, line in enumerate(lines) if "SR_CLOCKLO" in line]
     first, last = max(i for i in clocks if i < stores[0]), min(i for i in clocks if i > stores[-1])
     inside = lines[first + 1 : last]
-    assert any(re.search(r"\bLDS\b", line) for line in lines[last : last + 32]), (
-        "a read behind the stores, for which the next clock read waits"
-    )
+    assert any(re.search(r"\bLDS\b", line) for line in lines[last : last + 32]), "a read behind the stores, before the next clock read"
     assert len(stores) == 4, "one unrolled group, no remainder"
     assert not [x for x in inside if re.search(r"\b(LDG|LDS|LDL|STL|STS|BAR|MEMBAR|ATOM|RED|SR_GLOBALTIMER|CALL)", x)]
     assert any("MEMBAR" in x for x in lines[last:]), "the drain is timed by a fence after the burst"

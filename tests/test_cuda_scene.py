@@ -44,9 +44,7 @@ def test_a_burst_is_four_stores_between_its_clock_reads(code: tuple[str, bool, l
     assert len(stores) == layout.TURN
     first, last = max(i for i in clocks if i < stores[0]), min(i for i in clocks if i > stores[-1])
     inside = [line for line in lines[first + 1 : last] if not re.search(STORE, line)]
-    assert any(re.search(r"\bLDS\b", line) for line in lines[last : last + 32]), (
-        "a read behind the stores, for which the next clock read waits"
-    )
+    assert any(re.search(r"\bLDS\b", line) for line in lines[last : last + 32]), "a read behind the stores, before the next clock read"
     assert not [line for line in inside if re.search(r"\b(LDG|LDS|LDL|STL|STS|STG|BAR|MEMBAR|ATOM|RED|MUFU|CALL|SR_GLOBALTIMER)", line)]
     assert not [line for line in lines if re.search(r"\b(LDL|STL)", line)], "no spill, no array in local memory"
 

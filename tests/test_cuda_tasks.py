@@ -65,7 +65,7 @@ def test_a_tasks_stores_lie_between_two_clock_reads(code: tuple[tasks.TaskVarian
     assert len(stores) == 5, "four unrolled and one for the rest"
     first, last = max(i for i in clocks if i < stores[0]), min(i for i in clocks if i > stores[-1])
     waits = r"\b(LDG|LD\.E|LDS|LDL|STL|STS|BAR\.SYNC|MEMBAR|ATOM|RED|MUFU|CALL|SR_GLOBALTIMER|ERRBAR|CCTL)"
-    assert found(lines[last : last + 32], r"\bLDS\b"), "a read behind the stores, for which the next clock read waits"
+    assert found(lines[last : last + 32], r"\bLDS\b"), "a read behind the stores, before the next clock read"
     assert not found(lines[first + 1 : last], waits), "nothing there waits, and nothing else is stored"
     assert not found(lines, r"\b(LDL|STL)\b"), "no spill, no array in local memory"
 

@@ -48,9 +48,7 @@ def test_the_backlog_is_four_plain_stores_and_one_stamp(code: dict[str, list[str
     assert not [line for line in inside if re.search(r"LDG|MEMBAR|BAR|SR_|LDS|STS|ATOM|RED", line)]
     start = max(i for i in at(lines, CLOCK) if i < stores[0])
     stamp, end = [i for i in at(lines, CLOCK) if i > stores[-1]][:2]
-    assert any(re.search(r"\bLDS\b", line) for line in lines[end : end + 32]), (
-        "a read behind the stores, for which the next clock read waits"
-    )
+    assert any(re.search(r"\bLDS\b", line) for line in lines[end : end + 32]), "a read behind the stores, before the next clock read"
     window = lines[start + 1 : end]
     assert not [line for line in window if re.search(r"LDG|MEMBAR|BAR|LDS|ATOM|RED", line)]
     assert sum("STS" in line for line in window) == 1, "the stamp of a group, after its stores"
