@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,10 +46,26 @@ def environ(**changes: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def xstage() -> Iterator[Callable[..., Done]]:
+def loaded() -> Iterator[Loaded]:
+    """The process that those of the calls are forked from."""
+    with Loaded(environ()) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def xstage(loaded: Loaded) -> Callable[..., Done]:
     """Call ``xstage`` in a fresh process."""
-    with Loaded(environ()) as loaded:
-        yield lambda *words, cwd=None, **variables: Done(*loaded.call([*map(str, words)], cwd, environ(**variables)))
+    return lambda *words, cwd=None, **variables: Done(*loaded.call([*map(str, words)], cwd, environ(**variables)))
+
+
+@pytest.fixture(scope="session")
+def python_c(loaded: Loaded) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run code with words in a fresh process."""
+
+    def call(code: str, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(code, *loaded.call([*map(str, words)], None, environ(**variables), code))
+
+    return call
 
 
 @pytest.fixture(scope="session")

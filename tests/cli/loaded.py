@@ -51,22 +51,22 @@ class Loaded:
         self._process.stdin.close()
         self._process.wait()
 
-    def call(self, words: list[str], cwd: Path | None, environ: dict[str, str]) -> tuple[int, str, str]:
-        """Run ``xstage`` with these words: its exit status, stdout and stderr."""
+    def call(self, words: list[str], cwd: Path | None, environ: dict[str, str], code: str | None = None) -> tuple[int, str, str]:
+        """Run ``xstage`` with these words, or ``python -c code``: its exit status, stdout and stderr."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
             files = [str(Path(folder) / name) for name in ("out", "err")]
-            asked = {"words": words, "cwd": str(cwd or Path.cwd()), "environ": environ, "files": files}
+            asked = {"words": words, "cwd": str(cwd or Path.cwd()), "environ": environ, "files": files, "code": code}
             self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
-            code = self._process.stdout.readline()
+            status = self._process.stdout.readline()
             out, err = (Path(f).read_bytes().decode() for f in files)
-        return int(code), out, err
+        return int(status), out, err
 
 
-def run(words: list[str], cwd: str, environ: dict[str, str], files: list[str]) -> int:
-    """Become ``xstage``, in the forked process, and return its exit status."""
+def run(words: list[str], cwd: str, environ: dict[str, str], files: list[str], code: str | None) -> int:
+    """Become ``xstage``, or what the code does, in the forked process, and return its exit status."""
     signal.alarm(DEADLINE_S)
     os.environ.clear()
     os.environ.update(environ)
@@ -75,9 +75,12 @@ def run(words: list[str], cwd: str, environ: dict[str, str], files: list[str]) -
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.path[0] = cwd
-    sys.argv = ["xstage", *words]
+    sys.argv = ["xstage" if code is None else "-c", *words]
     try:
-        runpy.run_module("xstage_bench", run_name="__main__", alter_sys=True)
+        if code is None:
+            runpy.run_module("xstage_bench", run_name="__main__", alter_sys=True)
+        else:
+            exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

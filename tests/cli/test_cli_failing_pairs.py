@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -25,10 +23,9 @@ WORDS = ("--backend", "sim", "--quick", "--only", "isolated", "--json")
 
 
 @pytest.fixture
-def with_faults(subprocess_environ):
+def with_faults(python_c):
     def call(faults, *words):
-        command = [sys.executable, "-c", DRIVER.format(faults=faults), *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, env=subprocess_environ(), timeout=240)
+        return python_c(DRIVER.format(faults=faults), *words)
 
     return call
 

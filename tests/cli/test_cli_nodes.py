@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,12 +29,11 @@ DEAD = "for gpu in nvml.gpus: gpu['links']['down'] = list(range(18))"
 
 
 @pytest.fixture
-def on_node(subprocess_environ):
+def on_node(python_c):
     """Call ``xstage`` on the recorded node after `change` was made to it."""
 
     def call(change, *words, **variables):
-        command = [sys.executable, "-c", DRIVER.format(change=change), str(TESTS), *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, env=subprocess_environ(**variables), timeout=120)
+        return python_c(DRIVER.format(change=change), TESTS, *words, **variables)
 
     return call
 
