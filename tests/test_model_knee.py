@@ -78,14 +78,16 @@ def test_refits_of_resamples_agree_with_full_fits():
     assert (np.abs(quick - full).max(axis=0) < 0.1 * scale)[[0, 1, 2, 3, 5]].all()
 
 
-def test_a_resample_that_lacks_a_size_is_left_out():
+@pytest.mark.parametrize(("slowest", "size", "left_out"), [(False, 3, True), (False, -1, True), (True, -1, True), (True, 0, False)])
+def test_a_resample_that_lacks_a_size_is_left_out(slowest, size, left_out):
+    """Of the slowest producer only sizes past the knee matter."""
     mean, longest = lines(75, 20, 340, 39, 400)
     fit = k.fit_knee(STORES, mean, longest)
-    means = np.stack([mean, mean])
-    means[1, 3] = np.nan
-    again = k.refit(fit, STORES, means, np.stack([longest, longest]))
+    both = np.stack([mean, mean]), np.stack([longest, longest])
+    both[slowest][1, size] = np.nan
+    again = k.refit(fit, STORES, *both)
     np.testing.assert_allclose(again[0], fit.theta, rtol=1e-6)
-    assert np.isnan(again[1]).all()
+    assert np.isnan(again[1]).all() == left_out
 
 
 @pytest.mark.parametrize("seed", range(20))

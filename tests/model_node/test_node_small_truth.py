@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from xstage_bench.model.node.calibrate import NodeFit, fit_measured
+from xstage_bench.model.node.calibrate import NodeFit, fit_measured, guess
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.design import quick_schedules
 from xstage_bench.model.node.intervals import LEVEL, REGIMES, Range, Spread, in_range, interval, learn_spread, regimes
@@ -105,3 +105,13 @@ def test_intervals_allow_for_bursts_less_regular_than_the_calibration_s() -> Non
     low, high = interval(predicted, spread, data.isolated)
     stalled = which >= 4
     assert ((low <= data.issue_cycles) & (data.issue_cycles <= high))[stalled].mean() > LEVEL + 0.04
+
+
+def test_a_search_starts_near_what_single_sms_and_the_largest_bursts_show() -> None:
+    """Small bursts and few SMs, however many of them there are, say nothing of the link."""
+    few = [Schedule((Burst(n * w * 512),), k, w) for k in (1, 2, 4) for w in (1, 2, 4) for n in (2, 4, 8, 16, 24)]
+    large = [Schedule((Burst(n * 4 * 512),), k, 4) for k in (1, 36) for n in (128, 256)]
+    found = guess(synthesize(TRUTH, few + large, np.random.default_rng(0), noise=Noise(0.0, 0.002)), PLACE)
+    assert found.link_gb_per_s == pytest.approx(TRUTH.link_gb_per_s, rel=0.25)
+    assert found.sm_bytes_per_cycle == pytest.approx(TRUTH.sm_bytes_per_cycle, rel=0.15)
+    assert found.issue_cycles_per_store == pytest.approx(TRUTH.issue_cycles_per_store, rel=0.1)
