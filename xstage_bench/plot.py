@@ -170,7 +170,7 @@ def _freeze_layout(figure: Figure) -> None:
     if engine is None:
         return
     engine.execute(figure)
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # "none" would leave a place holder, for whose sake every image is drawn twice
     for axes in figure.axes:
         for which in (True, False):
             corners = axes.get_position(original=which).get_points().round(5)
