@@ -30,6 +30,8 @@ MOST = 0.03
 #: First match holds: the files that are mutated, and the tests that are asked, the quick ones first.
 TESTS: tuple[tuple[str, str], ...] = (
     ("critique.py", "test_judged_numbers test_critique cli/test_cli_check"),
+    ("model_gate.py", "test_model_gate cli/test_cli_check"),
+    ("compare_errors.py", "test_compare_errors test_compare cli/test_cli_compare"),
     ("limits.py", "test_limits"),
     ("compare.py", "test_compare cli/test_cli_compare"),
     ("yardstick.py", "test_judged_numbers test_copies"),
@@ -38,18 +40,18 @@ TESTS: tuple[tuple[str, str], ...] = (
     ("model/node/issue*.py", "model_node/test_node_issue model_node/test_node_issue_fit model_node test_sim_port"),
     ("model/node*.py", "model_node/test_node_small_truth model_node test_model_stage stamps/test_stamps_import test_tasks_predict"),
     ("model/node/*.py", "model_node/test_node_small_truth model_node test_model_stage test_tasks_predict stamps/test_stamps_import"),
-    ("model/tasks/*.py", "test_tasks_predict test_task_run fused/test_ulysses_forecast test_published test_sim_tasks"),
+    ("model/tasks/*.py", "test_tasks_small_truth test_tasks_predict test_task_run fused/test_ulysses_forecast test_published test_sim_tasks"),
     ("model/advise/*.py", "model_advise cli/test_cli_advise workloads/test_predict"),
     ("model/published.py", "test_published"),
     ("model/pacer.py", "test_pacer"),
     ("model/stage.py", "test_model_stage test_api"),
-    ("model/*.py", "test_judged_numbers test_model_* test_api cli/test_cli_verbs"),
+    ("model/*.py", "test_judged_numbers test_model_* test_critique test_api cli/test_cli_verbs"),
 )
 #: What numba compiles: kept apart, or the next mutation would find the code of this one.
 COMPILED = ("model/node/fast.py", "model/tasks/loop.py", "model/tasks/drain.py")
 SCIPY = ("scipy.optimize", "scipy.stats", "scipy.cluster.hierarchy")
-#: Not worth a mutation: what only another file's test could see at once, or nothing at run time.
-SKIPPED = ("*/__init__.py",)
+#: What no user can see: names alone, and what only benches and tests import.
+SKIPPED = ("*/__init__.py", *(f"model/node/{name}.py" for name in ("design", "synthetic", "rivals", "evaluate", "onset")))
 
 
 @dataclass(frozen=True, slots=True)
