@@ -40,7 +40,7 @@ TESTS: tuple[tuple[str, str], ...] = (
     ("model/node/issue*.py", "model_node/test_node_issue model_node/test_node_issue_fit model_node test_sim_port"),
     ("model/node*.py", "model_node/test_node_small_truth model_node test_model_stage stamps/test_stamps_import test_tasks_predict"),
     ("model/node/*.py", "model_node/test_node_small_truth model_node test_model_stage test_tasks_predict stamps/test_stamps_import"),
-    ("model/tasks/*.py", "test_tasks_small_truth test_tasks_predict test_task_run fused/test_ulysses_forecast test_published test_sim_tasks"),
+    ("model/tasks/*.py", "test_tasks_* test_task_run fused/test_ulysses_forecast test_published test_sim_tasks"),
     ("model/advise/*.py", "model_advise cli/test_cli_advise workloads/test_predict"),
     ("model/published.py", "test_published"),
     ("model/pacer.py", "test_pacer"),
