@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from fake_nvml import FakeNvml
+from loops import compile_loops
 from sass import kernels
 
 KEPT_S = 7 * 86400
+MANY = 1000
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,6 +25,13 @@ def compiled_once(pytestconfig: pytest.Config) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XSTAGE_CACHE_DIR", str(folder))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loops_compiled_once(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> None:
+    """Before the first of many tests; one that is run alone compiles what it needs."""
+    if len(request.session.items) > MANY:
+        compile_loops(pytestconfig.rootpath / ".pytest_cache" / "d" / "loops")
 
 
 @pytest.fixture

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+
+from sharing import share
 
 HEADER, SECTION, SYMBOL = 64, "<IIQQQQIIQQ", "<IBBHQQ"
 #: Compiled and disassembled by one worker in one go, some seconds; small enough that the others find something left to do.
@@ -34,16 +36,11 @@ def prepare(name: str, makers: Sequence[Callable[[], bytes]], disassemble: Calla
     """Compile and disassemble all of a list, part by part; parts that another worker has begun are waited for."""
     root = folder()
     assert root is not None
-    root.mkdir(parents=True, exist_ok=True)
-    parts = [makers[i : i + TOGETHER] for i in range(0, len(makers), TOGETHER)]
-    for wait in (False, True):
-        for number, part in enumerate(parts):
-            with (root / f"{name}-{number}.lock").open("w") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                except BlockingIOError:
-                    continue
-                _disassemble_all([make() for make in part], disassemble, options)
+
+    def part(first: int) -> None:
+        _disassemble_all([make() for make in makers[first : first + TOGETHER]], disassemble, options)
+
+    share(root, {f"{name}-{first}": partial(part, first) for first in range(0, len(makers), TOGETHER)})
 
 
 def _disassemble_all(cubins: Sequence[bytes], disassemble: Callable[..., str], options: Sequence[str]) -> None:
