@@ -124,7 +124,7 @@ class _Run(SimpleNamespace):
     """A recorded run without a folder."""
 
     def samples(self) -> pd.DataFrame:
-        return sweep().assign(order=0)
+        return cast(pd.DataFrame, getattr(self, "rows", sweep()).assign(order=0))
 
 
 def manifest(**facts: Any) -> Any:
@@ -148,6 +148,27 @@ def test_check_names_every_kind_of_link_error(counter: str) -> None:
     assert f"GPU-1: 2 {counter}" in found["link errors"].detail
     quiet = criticise(cast(Any, _Run(manifest=manifest(link_error_deltas={"GPU-1": {**none, "links": {}}}))), None)
     assert "link errors" not in {f.check for f in quiet}
+
+
+def found_by_check(rows: pd.DataFrame) -> dict[str, str]:
+    found = criticise(cast(Any, _Run(manifest=manifest(), rows=rows)), None)
+    return {f.check: f"{f.status}: {f.detail}" for f in found}
+
+
+def test_check_says_the_same_of_rows_as_a_run_has_them() -> None:
+    """A part's words are categories, of which one pair or probe has some: what it lacks is no execution of it."""
+    rows = sweep(repetitions=4)
+    words = rows.astype(dict.fromkeys(("schedule", "probe", "kind", "flavour", "layout", "start", "status"), "category"))
+    for name in ("schedule", "probe", "status"):
+        words[name] = words[name].cat.add_categories([f"other {i}" for i in range(99)])
+    assert found_by_check(words) == found_by_check(rows)
+    assert "ok: 12 executions" in found_by_check(words)["repetitions"]
+
+
+def test_check_says_no_number_of_what_one_process_cannot_show() -> None:
+    found = found_by_check(sweep().query("process == 0"))
+    assert "1 process" in found["repetitions"]
+    assert not [detail for detail in found.values() if "nan" in detail.lower()]
 
 
 def link_of(name: str, **facts: Any) -> NodeLinks:
