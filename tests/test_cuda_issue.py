@@ -176,13 +176,7 @@ def test_what_is_stored_is_what_the_check_expects(flavour: str, layout: str, tmp
     ("flavour", "layout", "spoil"),
     [
         ("st.v4", "contiguous", ("if (to == last) to = first;", "if (to == last) to = first + GROUP_BYTES;")),
-        (
-            "st.v4",
-            "contiguous",
-            (
-                "    if (!XSTAGE_REDUCES) count_up(x);\n#pragma unroll\n    for (int i = 0; i < GROUP; ++i)\n      if (i == 0 || i < left) {\n        XSTAGE_FLAVOUR(to +",
-                "#pragma unroll\n    for (int i = 0; i < GROUP; ++i)\n      if (i == 0 || i < left) {\n        XSTAGE_FLAVOUR(to +",
-            ),
+        ("st.v4", "contiguous", ("to == last) to = first;\n    if (!XSTAGE_REDUCES) count_up(x);", "to == last) to = first;")),
         ),
         ("st.b32", "rows256", ("slot += GROUP;", "slot += GROUP - 1;")),
         ("bulk.256", "contiguous", ("if (from == last) from = source;", "")),

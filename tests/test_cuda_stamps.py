@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import partial
 
 import pytest
-from sass import Instruction, between, instructions
+from sass import Instruction, asked, between, instructions, prepare
 
 from xstage_bench.assets import asset_dir
-from xstage_bench.device.cuda.compile import compile_source
+from xstage_bench.device.cuda.compile import compile_kernel, compile_source
 from xstage_bench.device.cuda.variant import Variant
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.layouts import LAYOUTS
@@ -23,15 +24,24 @@ CLOCK = "SR_CLOCKLO"
 NEAR = 24  # instructions, between the two clock reads of a burst
 
 
-def burst_code(variant: Variant, arch: str, spoil: tuple[str, str] = ("", "")) -> list[Instruction]:
-    """Return the burst kernel of a variant, with a replacement in one of its headers."""
+def burst_cubin(variant: Variant, arch: str) -> bytes:
+    return compile_kernel("burst.cu", arch, {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0))}, variant.headers())
+
+
+def spoilt_cubin(variant: Variant, arch: str, spoil: tuple[str, str]) -> bytes:
+    """As `burst_cubin`, with a replacement in one of the headers."""
     words = {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0))}
-    headers = dict(variant.headers())
-    if spoil[0]:
-        found = [p for p in asset_dir("cuda").glob("*.cuh") if spoil[0] in p.read_text()]
-        assert len(found) == 1, f"{spoil[0]!r} stands in {len(found)} headers"
-        headers[found[0].name] = found[0].read_text().replace(*spoil)
-    return instructions(compile_source((asset_dir("cuda") / "burst.cu").read_text(), "burst.cu", arch, words, headers), "xstage_burst")
+    found = [p for p in asset_dir("cuda").glob("*.cuh") if spoil[0] in p.read_text()]
+    assert len(found) == 1, f"{spoil[0]!r} stands in {len(found)} headers"
+    headers = {**variant.headers(), found[0].name: found[0].read_text().replace(*spoil)}
+    return compile_source((asset_dir("cuda") / "burst.cu").read_text(), "burst.cu", arch, words, headers)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine_code(request: pytest.FixtureRequest) -> None:
+    """All variants that the chosen tests of this file ask for, disassembled together."""
+    cases = dict.fromkeys((p["flavour"], p["layout"], p["arch"]) for p in asked(request) if "flavour" in p)
+    prepare("stamps", [partial(burst_cubin, Variant(FLAVOURS[f], layout), arch) for f, layout, arch in cases], "-hex")
 
 
 def stamps_of(code: list[Instruction], store: str, count: int = 4) -> tuple[list[int], int, int]:
@@ -78,7 +88,7 @@ MAY_WAIT = {
 @pytest.mark.parametrize(("flavour", "layout", "arch"), [*EVERY, *LAID_OUT])
 def test_each_stamp_waits_for_what_it_means(flavour: str, layout: str, arch: str) -> None:
     known = FLAVOURS[flavour]
-    code = burst_code(Variant(known, layout), arch)
+    code = instructions(burst_cubin(Variant(known, layout), arch), "xstage_burst")
     if not known.bulk and (flavour, layout, arch) not in MAY_WAIT:  # a bulk copy holds no register once it has been started
         assert waits_of_issued(code, known.sass) == []
     assert reads_behind(code, known.sass, 1 if known.bulk else known.group)
@@ -96,5 +106,5 @@ OVERWRITTEN = (
 
 def test_a_stamp_that_means_something_else_is_found_out() -> None:
     flavour = FLAVOURS["st.v4"]
-    assert not reads_behind(burst_code(Variant(flavour), "sm_90", NO_READ), flavour.sass)
-    assert waits_of_issued(burst_code(Variant(flavour), "sm_90", OVERWRITTEN), flavour.sass)
+    assert not reads_behind(instructions(spoilt_cubin(Variant(flavour), "sm_90", NO_READ), "xstage_burst"), flavour.sass)
+    assert waits_of_issued(instructions(spoilt_cubin(Variant(flavour), "sm_90", OVERWRITTEN), "xstage_burst"), flavour.sass)
