@@ -111,8 +111,8 @@ def simulate_samples(seed: int, replica: int) -> pd.DataFrame:
                     "size": [e.schedule.bursts[0].bytes for e in executions],
                     "process": process,
                     "repetition": [7 * process + e.repetition for e in executions],
-                    "issue_mean_cycles": [float(t.summary()["issue_mean_cycles"][0]) for t in traces],
-                    "issue_max_cycles": [float(t.summary()["issue_max_cycles"][0]) for t in traces],
+                    "issue_mean_cycles": [float(t.issue_cycles[0].mean()) for t in traces],
+                    "issue_max_cycles": [float(t.issue_cycles[0].max()) for t in traces],
                 }
             )
         )

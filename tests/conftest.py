@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,14 @@ import pytest
 from fake_nvml import FakeNvml
 from loops import compile_loops
 from sass import kernels
+from sharing import share
+
+from xstage_bench.device.backend import resolve_backend
+from xstage_bench.model.document import load_model, save
+from xstage_bench.pipeline import fit_run
+from xstage_bench.plan import Options
+from xstage_bench.record.reader import load_run
+from xstage_bench.runner import record_run
 
 KEPT_S = 7 * 86400
 MANY = 1000
@@ -32,6 +41,21 @@ def loops_compiled_once(request: pytest.FixtureRequest, pytestconfig: pytest.Con
     """Before the first of many tests; one that is run alone compiles what it needs."""
     if len(request.session.items) > MANY:
         compile_loops(pytestconfig.rootpath / ".pytest_cache" / "d" / "loops")
+
+
+@pytest.fixture(scope="session")
+def quick_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A quick run of one simulated pair by every probe, and its fit; recorded once for all test processes, and not to be changed."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "quick"
+    options = Options(resolve_backend("sim"), pairs=((0, 1),), quick=True, processes=2, repetitions=4, seed=0)
+
+    def make() -> None:
+        if not (folder / "model.json").exists():
+            save(folder / "model.json", fit_run(record_run(options, folder / "small", ["xstage", "profile"]), resamples=20))
+
+    share(folder, {"small": make})
+    return load_run(folder / "small"), load_model(folder / "model.json")
 
 
 @pytest.fixture

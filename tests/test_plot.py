@@ -16,20 +16,14 @@ from matplotlib.text import Text
 
 from xstage_bench import plot
 from xstage_bench.assets import asset_dir
-from xstage_bench.device.backend import resolve_backend
 from xstage_bench.errors import UsageError
-from xstage_bench.pipeline import fit_run
-from xstage_bench.plan import Options
-from xstage_bench.runner import record_run
 
 FIGURES = ("issue_time", "gap", "onset", "timeline", "sm_count", "holdout", "pairs", "drain", "placement")
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    options = Options(backend=resolve_backend("sim"), pairs=((0, 1),), quick=True, processes=2, repetitions=4)
-    run = plot.read_once(record_run(options, tmp_path_factory.mktemp("runs") / "small", ["xstage", "profile"]))
-    return run, fit_run(run, resamples=20)
+def small(quick_run: tuple[Any, Any]) -> tuple[Any, Any]:
+    return plot.read_once(quick_run[0]), quick_run[1]
 
 
 @pytest.fixture(scope="module")

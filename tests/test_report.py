@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from xstage_bench import report
-from xstage_bench.device.backend import resolve_backend
 from xstage_bench.errors import UsageError
 from xstage_bench.model.document import (
     IsolatedLaw,
@@ -25,11 +24,8 @@ from xstage_bench.model.document import (
     Validation,
 )
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.pipeline import fit_run
-from xstage_bench.plan import Options
 from xstage_bench.plot import read_once
 from xstage_bench.report_tables import estimate, number, percent, status_table
-from xstage_bench.runner import record_run
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 VALIDATION = Validation(
@@ -50,10 +46,8 @@ VALIDATION = Validation(
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    options = Options(backend=resolve_backend("sim"), pairs=((0, 1),), quick=True, processes=1, repetitions=2)
-    run = read_once(record_run(options, tmp_path_factory.mktemp("runs") / "small", ["xstage", "profile"]))
-    return run, fit_run(run, resamples=20)
+def small(quick_run: tuple[Any, Any]) -> tuple[Any, Any]:
+    return read_once(quick_run[0]), quick_run[1]
 
 
 @pytest.fixture(scope="module")
