@@ -177,7 +177,6 @@ def test_what_is_stored_is_what_the_check_expects(flavour: str, layout: str, tmp
     [
         ("st.v4", "contiguous", ("if (to == last) to = first;", "if (to == last) to = first + GROUP_BYTES;")),
         ("st.v4", "contiguous", ("to == last) to = first;\n    if (!XSTAGE_REDUCES) count_up(x);", "to == last) to = first;")),
-        ),
         ("st.b32", "rows256", ("slot += GROUP;", "slot += GROUP - 1;")),
         ("bulk.256", "contiguous", ("if (from == last) from = source;", "")),
         ("bulk.256", "tile128", ("from += STEP_BYTES;", "")),
