@@ -156,7 +156,8 @@ xstage_scene(const Stream *streams, u32 stream_count, const Step *steps, u32 ste
   for (u32 i = threadIdx.x; i < step_count; i += blockDim.x) s.steps[i] = steps[i];
   const Seat seat = seats[sm_id() * MAX_WARPS + warp];
   const bool busy = seat.stream != 0xffff;
-  const u32 whole_warp = taken_mask(s.whole_warp);
+  // Plus zero, which no compiler knows: of a constant address even the shuffle is folded, and the read moved before the stores.
+  const u32 whole_warp = taken_mask(s.whole_warp) + ~*(volatile u32 *)&s.whole_warp;
   u64 letters = 0;
   for (u32 round = 0; round < rounds; ++round) {
     for (u32 i = lane; i < SLOTS; i += 32) s.slots[warp].count[i] = 0;

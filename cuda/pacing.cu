@@ -77,7 +77,8 @@ xstage_pacing(const Step *steps, u32 count, u32 rule, u32 depth, const short *pr
   const int producer = producer_of[sm_id()];
   const xstage::Stage stage = *fitted;
   for (u32 i = threadIdx.x; i < count; i += blockDim.x) s.steps[i] = steps[i];
-  const u32 whole_warp = taken_mask(s.whole_warp);
+  // Plus zero, which no compiler knows: of a constant address even the shuffle is folded, and the read moved before the stores.
+  const u32 whole_warp = taken_mask(s.whole_warp) + ~*(volatile u32 *)&s.whole_warp;
   if (!meet(s, control, lead_ns, timeout_ns) || producer < 0 || warp >= warps) return;
 
   const u32 groups = groups_per_warp(window_bytes, warps);

@@ -95,7 +95,8 @@ xstage_tasks(const Task *tasks, const List *lists, TaskStamp *stamps, Seal *seal
     s.tasks[i] = tasks[s.list.first + i];
     s.stamps[i] = {0, 0, 0, 0};
   }
-  const u32 whole_warp = taken_mask(s.whole_warp);
+  // Plus zero, which no compiler knows: of a constant address even the shuffle is folded, and the read moved before the stores.
+  const u32 whole_warp = taken_mask(s.whole_warp) + ~*(volatile u32 *)&s.whole_warp;
   fill_operands((char *)&s.operands);
   Sums sums;
   clear(sums);

@@ -73,7 +73,8 @@ extern "C" __global__ void __launch_bounds__(512, 1) xstage_vis_produce(const __
     return;
   }
   const bool storing = warp < a.warps;
-  const u32 whole_warp = taken_mask(s.whole_warp);
+  // Plus zero, which no compiler knows: of a constant address even the shuffle is folded, and the read moved before the stores.
+  const u32 whole_warp = taken_mask(s.whole_warp) + ~*(volatile u32 *)&s.whole_warp;
 #ifndef XSTAGE_WHOLE_BURST
   char *const window = (char *)a.data + (storing ? piece_of(a, producer, warp, 0, lane) : 0);
 #endif

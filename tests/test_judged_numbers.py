@@ -134,6 +134,8 @@ def manifest(**facts: Any) -> Any:
         "simulated": False,
         "backend": "made",
         "link_error_deltas": None,
+        "kernels": [],
+        "node": SimpleNamespace(gpus=[SimpleNamespace(name="NVIDIA H200")]),
         "environment_after": None,
     }
     return SimpleNamespace(**{**known, **facts})

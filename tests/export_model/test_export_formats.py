@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from xstage_bench.assets import asset_dir
+from xstage_bench.cli import run
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.export_model import WRITERS, export_model, table_of
 from xstage_bench.export_model.document import ExportedModel, exported_model
@@ -164,8 +165,6 @@ def test_a_model_in_which_nothing_was_identified_is_refused(tmp_path: Path) -> N
 
 
 def test_the_verb(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from xstage_bench.cli import run
-
     assert run(["export", str(RUN), "--format", "toml"]) == 0
     assert tomllib.loads(capfd.readouterr().out)["provenance"]["driver"] == "580.159.04"
     assert run(["export", str(RUN / "model.json"), "--json"]) == 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.model.advise.reorder import Recipe, apply, interleave, split, stagger
@@ -41,7 +41,7 @@ def sums(s: TaskSchedule) -> tuple[list[list[int]], list[int]]:
 def test_a_recipe_keeps_work_bytes_and_events(order, dependencies, waves, blocks, producers, lead, parts, stagger_cycles):
     s = moe(order, dependencies, waves, blocks, producers)
     changed = apply(Recipe(parts, lead, stagger_cycles), s)
-    assert changed is not None
+    assume(changed is not None)  # an order in which tasks would wait for each other is none
     (work, *stored), signals = sums(s)
     (work2, *stored2), signals2 = sums(changed)
     assert (stored, signals) == (stored2, signals2)

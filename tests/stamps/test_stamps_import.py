@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from stamps_fake import BURST, COMPUTE, SIGNAL, WAIT, Part, fake_buffer, pack
 
+from xstage_bench.cli import run
 from xstage_bench.errors import DataError
 from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import predict
@@ -135,7 +136,6 @@ def test_launches_of_another_kind_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_the_verb_writes_what_predict_and_validate_take(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from xstage_bench.cli import run
     from xstage_bench.schedule_file import load_schedules
     from xstage_bench.task_file import load_tasks
 
