@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,9 @@ from xstage_bench.plan import Options
 from xstage_bench.record.reader import load_run
 from xstage_bench.runner import record_run
 
+# Hundreds of processes are started: what Python compiles is kept, whatever the environment says, or half of the time goes there.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 KEPT_S = 7 * 86400
 MANY = 1000
 

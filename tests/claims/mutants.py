@@ -118,9 +118,8 @@ def run_tests(copy: Path, tests: list[str], limit_s: float, numba: Path) -> str:
             for stream in (0, 1, 2):
                 os.dup2(nowhere.fileno(), stream)
         os.chdir(copy)
-        os.environ.update(PYTHONPATH=str(copy), MPLBACKEND="Agg", PYTHONDONTWRITEBYTECODE="1", NUMBA_CACHE_DIR=str(numba))
+        os.environ.update(PYTHONPATH=str(copy), MPLBACKEND="Agg", NUMBA_CACHE_DIR=str(numba))
         sys.path[:] = [str(copy)] + [p for p in sys.path if Path(p or ".").resolve() not in (ROOT, ROOT / "tests" / "claims")]
-        sys.dont_write_bytecode = True
         import pytest
 
         os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", *tests])))
