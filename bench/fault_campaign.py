@@ -39,11 +39,11 @@ from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.device.sim.faults import Faults
 from xstage_bench.errors import DataError, XStageError
+from xstage_bench.io import atomic
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.pipeline import usable_samples
 from xstage_bench.plan import Options
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.record import atomic
 from xstage_bench.record.manifest import MANIFEST_NAME
 from xstage_bench.record.reader import load_run
 from xstage_bench.schedule import Burst, Schedule

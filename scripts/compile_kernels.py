@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import architectures_of, compile_kernel
 from xstage_bench.errors import XStageError
+from xstage_bench.io.assets import asset_dir
 
 if __name__ == "__main__":
     failed = 0

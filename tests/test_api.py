@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import xstage_bench
-from xstage_bench.assets import asset_dir
+from xstage_bench.io.assets import asset_dir
 
 ROOT = Path(__file__).parent.parent
 RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"

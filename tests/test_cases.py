@@ -29,11 +29,11 @@ from xstage_bench.doctor import can_measure, examine
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import DataError, UsageError, WaivedError, XStageError
 from xstage_bench.fleet.outliers import judge
+from xstage_bench.io.json_file import encode_json
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.pipeline import fit_run, usable_samples
 from xstage_bench.plan import Options, make_plan
 from xstage_bench.record.columns import SAMPLES
-from xstage_bench.record.json_file import encode_json
 from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.schedule import Burst, Schedule

@@ -15,7 +15,7 @@ import check_claims
 import numpy as np
 import pytest
 
-from xstage_bench.device.cuda.identity import Kernel, kernel_of
+from xstage_bench.io.identity import Kernel, kernel_of
 
 TABLE = """
 [run]

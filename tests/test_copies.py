@@ -15,7 +15,7 @@ from xstage_bench import copies
 from xstage_bench.device import Execution, Gpu, Node
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.errors import DataError
-from xstage_bench.record.json_file import write_json
+from xstage_bench.io.json_file import write_json
 from xstage_bench.report_tables import copies_table
 from xstage_bench.trace import Trace
 

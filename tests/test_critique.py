@@ -12,7 +12,7 @@ import pytest
 
 from xstage_bench.critique import criticise
 from xstage_bench.device.backend import BackendChoice
-from xstage_bench.device.cuda.identity import kernel_of
+from xstage_bench.io.identity import kernel_of
 from xstage_bench.model.document import Model
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.pipeline import fit_run

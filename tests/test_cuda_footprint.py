@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from sass import disassemble, lines_of
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda import footprint
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.device.cuda.footprint import FOOTPRINTS_MIB, RESULT, SLOT_BYTES, Shape, issue_times, rates, reduce, shapes, slots
 from xstage_bench.errors import PairError, UsageError
+from xstage_bench.io.assets import asset_dir
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.layout import WINDOW_BYTES
 from xstage_bench.device.cuda.variant import Variant
 from xstage_bench.flavour import FLAVOURS
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.layouts import LAYOUTS
 
 HEAD = """

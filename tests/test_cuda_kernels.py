@@ -225,7 +225,7 @@ def test_a_bad_flavour_says_what_is_wrong(text: str, message: str, tmp_path: Pat
 
 def test_the_host_mirrors_the_structs_of_the_kernels() -> None:
     """The sizes that the C++ compiler sees are those of the numpy dtypes."""
-    from xstage_bench.assets import asset_dir
+    from xstage_bench.io.assets import asset_dir
 
     text = "".join((asset_dir("cuda") / name).read_text() for name in ("burst.cu", "readback.cuh"))
     pairs = {"Item": layout.ITEM, "Burst": layout.BURST, "Stamp": layout.STAMP, "Verdict": layout.VERDICT, "Control": layout.CONTROL}

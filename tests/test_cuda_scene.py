@@ -71,7 +71,7 @@ def test_no_fence_between_two_bursts(code: tuple[str, bool, list[str]]) -> None:
 
 
 def test_the_host_mirrors_the_structs_of_the_kernels() -> None:
-    from xstage_bench.assets import asset_dir
+    from xstage_bench.io.assets import asset_dir
 
     text = "".join((asset_dir("cuda") / name).read_text() for name in ("company.cu", "rendezvous.cuh"))
     pairs = {

@@ -13,10 +13,10 @@ from functools import partial
 import pytest
 from sass import Instruction, asked, between, instructions, prepare
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import compile_kernel, compile_source
 from xstage_bench.device.cuda.variant import Variant
 from xstage_bench.flavour import FLAVOURS
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.layouts import LAYOUTS
 
 pytest.importorskip("cuda.bindings.nvrtc")

@@ -21,11 +21,11 @@ from xstage_bench.fused.ulysses import run as ulysses_run
 from xstage_bench.fused.ulysses.attention import TUNED as ATTENTION
 from xstage_bench.fused.ulysses.attention import builds_of
 from xstage_bench.fused.ulysses.forecast import add_forecasts
+from xstage_bench.io.json_file import read_json
 from xstage_bench.model.document import load_model
 from xstage_bench.model.stage import stage_at
 from xstage_bench.model.tasks.costs import AHEAD, reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
-from xstage_bench.record.json_file import read_json
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.workloads.moe import moe_tasks
 from xstage_bench.yardstick import marks

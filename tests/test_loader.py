@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from xstage_bench import loader
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.io import loader
 
 
 def write(folder: Path, name: str, text: str) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from xstage_bench.assets import asset_dir
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.release import ReleaseLaw, fit_release, release_laws
 from xstage_bench.pipeline import fit_run
 from xstage_bench.record.reader import load_run

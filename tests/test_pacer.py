@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel, compile_source
 from xstage_bench.export_model import export_model
 from xstage_bench.export_model.document import exported_model
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.laws import balanced_accuracy
 from xstage_bench.model.pacer import Pacer, answers

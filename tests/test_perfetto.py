@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.sim import SimDevice
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.tasks.predict import predict_tasks

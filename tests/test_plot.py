@@ -15,8 +15,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from xstage_bench import plot
-from xstage_bench.assets import asset_dir
 from xstage_bench.errors import UsageError
+from xstage_bench.io.assets import asset_dir
 
 FIGURES = ("issue_time", "gap", "onset", "timeline", "sm_count", "holdout", "pairs", "drain", "placement")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xstage_bench.assets import asset_dir
-from xstage_bench.loader import load_folder
+from xstage_bench.io.assets import asset_dir
+from xstage_bench.io.loader import load_folder
 from xstage_bench.model.document import BurstGap, PairModel
 from xstage_bench.model.estimate import Estimate
 

@@ -13,13 +13,13 @@ import pytest
 from xstage_bench.errors import DataError
 from xstage_bench.fused.moe.suite import Case
 from xstage_bench.fused.moe.summary import PAPER
+from xstage_bench.io.json_file import read_json
 from xstage_bench.model.document import Model, load_model, save
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
-from xstage_bench.record.json_file import read_json
 from xstage_bench.task_schedule import TaskSchedule
 
 ROOT = Path(__file__).parents[1]

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device import TaskDevice
 from xstage_bench.device.sim import Faults, SimDevice
 from xstage_bench.device.sim.core import Conditions
 from xstage_bench.device.sim.presets import PRESETS
 from xstage_bench.device.sim.tasks import POLL_CYCLES, TURN_CYCLES, course_of
 from xstage_bench.errors import PairError, UsageError
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import load_model
 from xstage_bench.model.tasks.costs import TaskCosts
 from xstage_bench.model.tasks.predict import predict_tasks

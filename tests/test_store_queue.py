@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import store_queue
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
+from xstage_bench.io.assets import asset_dir
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -20,7 +20,7 @@ from xstage_bench.cli import run
 from xstage_bench.device import Compute, Gpu, Node
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.errors import UsageError
-from xstage_bench.record.json_file import read_json
+from xstage_bench.io.json_file import read_json
 from xstage_bench.replay_document import errors, summary_rows, with_predictions, write_summary
 from xstage_bench.schedule import HOST, Burst, Schedule
 from xstage_bench.task_replay import load_any, record_replay

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import model_of

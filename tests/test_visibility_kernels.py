@@ -10,9 +10,9 @@ import pytest
 from sass import kernels as kernels_of
 from sass import unordered
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda import visibility
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.visibility import FORMATS, METHODS, MODES
 
 pytest.importorskip("cuda.bindings.nvrtc")

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.burst_tasks import tasks_of_bursts
 from xstage_bench.device import Execution
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.sim.device import SimDevice
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import APART, predict_all
 from xstage_bench.model.validate import validate

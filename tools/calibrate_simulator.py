@@ -28,9 +28,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.sim.core import Conditions, run
 from xstage_bench.device.sim.presets import PRESETS, Groups, Preset
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.schedule import Burst, Schedule
 
 KEYS = ["mode", "target", "sms", "warps", "stores", "gap_cycles", "period_ns"]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.device.cuda.compile import compiled
-from xstage_bench.device.cuda.identity import plain
 from xstage_bench.device.cuda.pacing import STEP, Pacing
+from xstage_bench.io.identity import plain
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.pipeline import find_model
 

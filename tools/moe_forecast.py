@@ -28,8 +28,8 @@ from xstage_bench.fused.moe.layer import rows_of
 from xstage_bench.fused.moe.order import Order, order_named
 from xstage_bench.fused.moe.stalls import CLOSE_US, predicted
 from xstage_bench.fused.moe.suite import Case, arrived_us, is_wave
+from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.pipeline import find_model
-from xstage_bench.record.json_file import read_json, write_json
 
 SMS, RANKS, NS_OF_US = 132, 2, 1e3
 model_at = cache(find_model)  # once in each process

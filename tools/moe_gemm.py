@@ -24,7 +24,7 @@ from xstage_bench.fused.moe.measure import plain_build
 from xstage_bench.fused.moe.order import Order
 from xstage_bench.fused.moe.suite import SHAPES
 from xstage_bench.fused.spread import spread
-from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape
 

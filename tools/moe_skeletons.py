@@ -17,7 +17,7 @@ from skeleton_tables import execute
 from xstage_bench.fused.moe.skeleton import LEADS, skeleton_schedules, with_skeletons
 from xstage_bench.fused.moe.suite import suite_cases
 from xstage_bench.fused.moe.summary import summarise
-from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.replay_document import DOCUMENT, read_replay
 
 

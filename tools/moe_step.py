@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from xstage_bench.record.json_file import read_json
+from xstage_bench.io.json_file import read_json
 
 Row = dict[str, Any]
 LEAD = "interleaved-2"

@@ -17,7 +17,7 @@ import numpy as np
 from xstage_bench.fused.moe.build import FEWEST_STAGES, MOST_STAGES
 from xstage_bench.fused.moe.suite import arrived_us
 from xstage_bench.fused.moe.summary import summarise, usual_variant
-from xstage_bench.record.json_file import read_json, write_compact
+from xstage_bench.io.json_file import read_json, write_compact
 
 Row = dict[str, Any]
 ORDERS = ("wave", "chosen")

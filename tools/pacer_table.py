@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.device.cuda.pacing import STEP
+from xstage_bench.io.identity import Kernel, merged, plain
+from xstage_bench.io.json_file import write_json
 from xstage_bench.model.document import Model
 from xstage_bench.model.laws import balanced_accuracy
 from xstage_bench.model.pacer import answers
@@ -24,7 +25,6 @@ from xstage_bench.model.predict import predict_all
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.model.validate import STALLED_ABOVE
 from xstage_bench.pipeline import find_model
-from xstage_bench.record.json_file import write_json
 from xstage_bench.record.reader import load_run, schedules_of
 from xstage_bench.schedule import Burst, Schedule
 

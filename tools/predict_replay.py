@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from skeleton_tables import block_schedules, wave_schedules
 
+from xstage_bench.io.atomic import write_bytes
+from xstage_bench.io.json_file import encode_json
 from xstage_bench.pipeline import find_model
-from xstage_bench.record.atomic import write_bytes
-from xstage_bench.record.json_file import encode_json
 from xstage_bench.replay_document import read_replay, summary_rows, with_predictions, write_summary
 from xstage_bench.task_file import load_tasks
 from xstage_bench.task_replay import predictor

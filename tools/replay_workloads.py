@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.device.backend import resolve_backend
+from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.model.advise.choose import advise_tasks
 from xstage_bench.model.advise.reorder import Recipe, apply
 from xstage_bench.pipeline import find_model
-from xstage_bench.record.json_file import read_json, write_json
 from xstage_bench.replay_document import read_replay
 from xstage_bench.task_replay import record_replay
 from xstage_bench.task_schedule import TaskSchedule

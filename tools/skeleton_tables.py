@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.device.backend import resolve_backend
-from xstage_bench.record.json_file import write_json
+from xstage_bench.io.json_file import write_json
 from xstage_bench.replay_document import DOCUMENT, read_replay
 from xstage_bench.task_run import measure_tasks
 from xstage_bench.task_schedule import TaskSchedule

@@ -18,7 +18,7 @@ import numpy as np
 from xstage_bench.fused.spread import spread
 from xstage_bench.fused.ulysses.document import SUMMARY, read_folder
 from xstage_bench.fused.ulysses.summary import CASE, summarise
-from xstage_bench.record.json_file import write_json
+from xstage_bench.io.json_file import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "results" / "h200-x2" / "ulysses"

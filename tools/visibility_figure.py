@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from xstage_bench.io.json_file import read_json
 from xstage_bench.plot import new_figure
-from xstage_bench.record.json_file import read_json
 
 Row = dict[str, Any]
 

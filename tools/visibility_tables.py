@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from xstage_bench.record.json_file import read_json
+from xstage_bench.io.json_file import read_json
 
 Row = dict[str, Any]
 _KEY = ("part", "pair", "producers", "warps", "bytes", "method", "format", "payload_bytes", "misaligned_bytes", "domains", "beside")

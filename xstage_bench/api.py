@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import overload
 
-from xstage_bench.assets import asset_dir
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.advise.job import Job, JobAdvice, advise_job
 from xstage_bench.model.document import Model

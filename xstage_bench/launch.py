@@ -18,7 +18,7 @@ from typing import Literal
 
 from xstage_bench.device.cuda.rendezvous import LAUNCHERS, Place, find_place
 from xstage_bench.errors import GATE, XStageError
-from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.record.manifest import load_manifest, utc_now
 
 SCHEMA_VERSION = 1

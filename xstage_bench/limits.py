@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from xstage_bench.errors import DataError
+from xstage_bench.io.json_file import read_bytes
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.headline import free_entry, headline_entry
-from xstage_bench.record.json_file import read_bytes
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import BurstGap, Model, PairModel

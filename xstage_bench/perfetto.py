@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.record.atomic import write_bytes
+from xstage_bench.io.atomic import write_bytes
 from xstage_bench.task_schedule import TaskTrace
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from xstage_bench.errors import UsageError
-from xstage_bench.loader import load_named
+from xstage_bench.io.atomic import write_bytes
+from xstage_bench.io.loader import load_named
 from xstage_bench.plot_style import (
     FAINT,
     FITTED,
@@ -30,7 +31,6 @@ from xstage_bench.plot_style import (
     thousands,
     top_legend,
 )
-from xstage_bench.record.atomic import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +100,7 @@ def load_figures(extra_dirs: Sequence[Path] = ()) -> dict[str, FigureSpec]:
     Raises
     ------
     UsageError, DataError
-        As `xstage_bench.loader.load_named`.
+        As `xstage_bench.io.loader.load_named`.
     """
     found = load_named("analysis", "FIGURE", FigureSpec, extra_dirs)
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xstage_bench.io.atomic import write_bytes
 from xstage_bench.plot import Drawn, FigureSpec, image_bytes
 from xstage_bench.plot_style import FITTED, MEASURED, matplotlib_settings, new_figure, plain_ticks, style
-from xstage_bench.record.atomic import write_bytes
 from xstage_bench.task_schedule import TaskSchedule
 
 if TYPE_CHECKING:

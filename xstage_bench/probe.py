@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from xstage_bench.device import Node
-from xstage_bench.loader import load_named
+from xstage_bench.io.loader import load_named
 from xstage_bench.schedule import HOST, Schedule
 
 #: Where sweeps are placed before anything is measured; no number that is shown rests on them. Of the line rate, as NVLink 4 reaches; where

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.task_schedule import TaskSchedule
 
 Predict = Callable[[TaskSchedule, float], tuple[float, float]]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xstage_bench.copies import load_copies
-from xstage_bench.device.cuda.identity import in_words
+from xstage_bench.io.atomic import write_bytes
+from xstage_bench.io.identity import in_words
 from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.page import Table, data_url, render
 from xstage_bench.pipeline import judged
 from xstage_bench.plot import Drawn, gpu_names, image_bytes, read_once, render_figures
-from xstage_bench.record.atomic import write_bytes
 from xstage_bench.report_tables import (
     MISSING,
     copies_table,

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import cast
 
 from xstage_bench.completion import DEFAULT as DEFAULT_COMPLETION
-from xstage_bench.csv_rows import check_width, places_of_columns, producers_cell, rows_of, shown, whole, whole_cell
 from xstage_bench.errors import DataError, XStageError
+from xstage_bench.io.csv_rows import check_width, places_of_columns, producers_cell, rows_of, shown, whole, whole_cell
 from xstage_bench.schedule import Burst, Schedule, StartRule
 
 #: Columns of a whole schedule: the same in all its rows, or empty after its first.

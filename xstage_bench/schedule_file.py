@@ -13,10 +13,10 @@ from typing import TypeVar
 import msgspec
 
 from xstage_bench.completion import DEFAULT as DEFAULT_COMPLETION
-from xstage_bench.csv_rows import written_producers
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.record.atomic import write_bytes
-from xstage_bench.record.json_file import check_version, encode_json, read_bytes
+from xstage_bench.io.atomic import write_bytes
+from xstage_bench.io.csv_rows import written_producers
+from xstage_bench.io.json_file import check_version, encode_json, read_bytes
 from xstage_bench.schedule import Burst, Schedule, StartRule
 from xstage_bench.schedule_csv import COLUMNS, schedules_from_csv, truth_text
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from xstage_bench.assets import asset_dir
-from xstage_bench.record.json_file import write_json
+from xstage_bench.io.assets import asset_dir
+from xstage_bench.io.json_file import write_json
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from xstage_bench.csv_rows import check_width, places_of_columns, producers_cell, rows_of, shown, whole, whole_cell, written_producers
 from xstage_bench.errors import DataError, XStageError
+from xstage_bench.io.csv_rows import check_width, places_of_columns, producers_cell, rows_of, shown, whole, whole_cell, written_producers
 from xstage_bench.task_schedule import NONE, TaskSchedule
 
 #: Columns of a whole schedule: the same in all its rows, or empty after its first.

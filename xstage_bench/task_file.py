@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.record.atomic import write_bytes
-from xstage_bench.record.json_file import check_version
+from xstage_bench.io.atomic import write_bytes
+from xstage_bench.io.json_file import check_version
 from xstage_bench.schedule_file import is_json, read_either, read_text
 from xstage_bench.task_csv import REQUIRED, tasks_from_csv, tasks_to_csv
 from xstage_bench.task_schedule import NONE, Form, Publish, TaskSchedule

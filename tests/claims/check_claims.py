@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 import recorded
 
-from xstage_bench.device.cuda.identity import Kernel, in_tree
-from xstage_bench.record.json_file import read_json
+from xstage_bench.io.identity import Kernel, in_tree
+from xstage_bench.io.json_file import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("claims.toml")

@@ -20,6 +20,7 @@ from xstage_bench.flavour import FLAVOURS
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.fused.ulysses.document import read_folder
 from xstage_bench.fused.ulysses.summary import summarise as summarise_attention
+from xstage_bench.io.json_file import read_json
 from xstage_bench.model.document import Model, ModelScore, Validation
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.headline import headline_rate
@@ -28,7 +29,6 @@ from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.evaluate import Score, score_node
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.pipeline import find_model, validate_run
-from xstage_bench.record.json_file import read_json
 from xstage_bench.record.reader import load_run
 from xstage_bench.replay_document import errors, read_replay, summary_rows
 

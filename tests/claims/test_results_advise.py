@@ -8,8 +8,8 @@ import advice_regret
 import keye_table
 import pytest
 
+from xstage_bench.io.json_file import read_json
 from xstage_bench.model.document import load_model
-from xstage_bench.record.json_file import read_json
 
 ROOT = Path(__file__).parents[2]
 MODEL = load_model(ROOT / "results/h200-x2/2026-11-29-profile/model.json")

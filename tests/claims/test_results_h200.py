@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from alike import assert_alike
 
-from xstage_bench.assets import asset_dir
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import BurstGap, Model, Validation
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import model_of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import skeleton_tables
 
-from xstage_bench.assets import asset_dir
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.pipeline import find_model
 from xstage_bench.replay_document import errors, read_replay, summary_rows, with_predictions
 from xstage_bench.task_file import load_tasks

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from xstage_bench.assets import asset_dir
-from xstage_bench.record.json_file import read_json
+from xstage_bench.io.assets import asset_dir
+from xstage_bench.io.json_file import read_json
 
 PAIRS = ("0>1", "1>0")
 

@@ -11,26 +11,17 @@ from typing import Any
 
 import pytest
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.copies import measure_copies
 from xstage_bench.device import Gpu, Node, kernels_of
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.cuda.compile import compile_kernel, compiled, newly_compiled
 from xstage_bench.device.cuda.device import CudaDevice
-from xstage_bench.device.cuda.identity import (
-    Kernel,
-    compiler_version,
-    in_tree,
-    kernel_identity,
-    kernel_of,
-    merged,
-    sources_of,
-    without_comments,
-)
 from xstage_bench.device.cuda.variant import OWN_FLAVOUR, Variant
 from xstage_bench.errors import PairError
 from xstage_bench.flavour import FLAVOURS
 from xstage_bench.fused.session import results
+from xstage_bench.io.assets import asset_dir
+from xstage_bench.io.identity import Kernel, compiler_version, in_tree, kernel_identity, kernel_of, merged, sources_of, without_comments
 from xstage_bench.scene import Scene
 from xstage_bench.scene_run import measure_scenes
 from xstage_bench.schedule import Burst, Schedule
@@ -50,7 +41,7 @@ def identity(source: str = "burst.cu", arch: str = "sm_90", compiler: str = "NVR
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of cuda/ that may be edited."""
     shutil.copytree(asset_dir("cuda"), tmp_path / "cuda")
-    monkeypatch.setattr("xstage_bench.device.cuda.identity.asset_dir", lambda name: tmp_path / name)
+    monkeypatch.setattr("xstage_bench.io.identity.asset_dir", lambda name: tmp_path / name)
     return tmp_path / "cuda"
 
 

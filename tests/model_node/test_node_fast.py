@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import load_model
 from xstage_bench.model.node import compiled
 from xstage_bench.model.node.classes import unit_table

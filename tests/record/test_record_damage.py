@@ -12,7 +12,7 @@ import pytest
 from record_fake import make_run
 
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.record.json_file import encode_json, read_json, write_compact, write_json
+from xstage_bench.io.json_file import encode_json, read_json, write_compact, write_json
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import load_run, schedules_of
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from xstage_bench.device.backend import resolve_backend
-from xstage_bench.device.cuda.identity import Kernel
+from xstage_bench.io.identity import Kernel
 from xstage_bench.pipeline import fit_run
 from xstage_bench.plan import Options
 from xstage_bench.record.manifest import load_manifest, save_manifest

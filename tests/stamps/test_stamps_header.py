@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_source
+from xstage_bench.io.assets import asset_dir
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "own-kernel.md"
 

@@ -104,7 +104,7 @@ def test_an_event_that_nobody_signals_is_refused() -> None:
 
 
 def test_launches_become_a_run_folder_that_validate_judges(tmp_path: Path) -> None:
-    from xstage_bench.assets import asset_dir
+    from xstage_bench.io.assets import asset_dir
 
     paths = []
     for i in range(3):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stamps_fake import fake_buffer
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.errors import DataError, UsageError, XStageError
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.stamps.layout import CSV_COLUMNS, FILE, KINDS, MAGIC, SLOT, STAMP, Stamps, buffer_bytes, from_bytes, read_stamps
 
 

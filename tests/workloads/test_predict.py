@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from xstage_bench.errors import UsageError
+from xstage_bench.io.json_file import encode_json
 from xstage_bench.model.document import load_model
-from xstage_bench.record.json_file import encode_json
 from xstage_bench.workloads import predict_workload, workloads
 from xstage_bench.workloads.prediction import COLUMNS
 

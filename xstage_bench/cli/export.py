@@ -47,7 +47,7 @@ def command(out: Output, where: Path, fmt: str, table: str | None, producers: in
 def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] | None) -> None:
     from xstage_bench.export_model import export_model
     from xstage_bench.export_model.document import exported_model
-    from xstage_bench.record.atomic import write_bytes
+    from xstage_bench.io.atomic import write_bytes
     from xstage_bench.record.export import refuse_own_files
 
     if path != STDOUT:

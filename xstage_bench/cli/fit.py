@@ -18,9 +18,9 @@ from xstage_bench.cli.output import STDOUT, Output, check_file, table
 @common
 def command(out: Output, run: Path, path: Path | None, seed: int, resamples: int) -> int:
     """Fit issue time T0, drain rate R and outstanding capacity Q to RUN, with intervals. Held-out schedules are never read."""
+    from xstage_bench.io.json_file import encode_json
     from xstage_bench.model.document import save
     from xstage_bench.pipeline import MODEL_NAME, fit_run, headline
-    from xstage_bench.record.json_file import encode_json
     from xstage_bench.record.reader import load_run
 
     check_file(path)

@@ -43,7 +43,7 @@ def command(
     """
     from xstage_bench.fused.ulysses.document import read_document
     from xstage_bench.fused.ulysses.summary import summarise
-    from xstage_bench.record.json_file import encode_json, write_compact
+    from xstage_bench.io.json_file import encode_json, write_compact
 
     out.no_json_beside(path, "the document")
     check_file(path)
@@ -72,7 +72,7 @@ def _measured(
 ) -> dict[str, Any]:
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.fused.ulysses.run import cases_of, run
-    from xstage_bench.record.json_file import write_compact
+    from xstage_bench.io.json_file import write_compact
 
     cases, left_out = cases_of(shapes, degrees or (2,), seqs)
     resolve_backend("cuda", "gpu")

@@ -29,7 +29,7 @@ class Output:
     def result(self, document: Any, text: str) -> None:
         """Print a verb's result: the document as strict JSON with ``--json``, else the text."""
         if self.json:
-            from xstage_bench.record.json_file import encode_json
+            from xstage_bench.io.json_file import encode_json
 
             self.raw(encode_json(document))
         else:
@@ -37,7 +37,7 @@ class Output:
 
     def document(self, path: Path | None, document: Any, text: str) -> None:
         """Write a document to `path`, if any, and print it as a result; ``-`` puts the document alone on stdout."""
-        from xstage_bench.record.json_file import encode_json, write_json
+        from xstage_bench.io.json_file import encode_json, write_json
 
         if path == STDOUT:
             self.raw(encode_json(document))
@@ -92,7 +92,7 @@ def fail(code: int, message: str, hint: str | None, as_json: bool) -> int:
     with contextlib.suppress(BrokenPipeError):
         print(f"xstage: {line}" + (f"\n  try: {' '.join(hint.split())}" if hint else ""), file=sys.stderr, flush=True)
     if as_json:
-        from xstage_bench.record.json_file import encode_json
+        from xstage_bench.io.json_file import encode_json
 
         Output(json=True).raw(encode_json({"error": line, "hint": hint, "exit_code": code}))
     return code

@@ -30,8 +30,8 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, quick: bool,
     """
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.device.cuda.compile import sources_hash
-    from xstage_bench.record.atomic import write_bytes
-    from xstage_bench.record.json_file import encode_json
+    from xstage_bench.io.atomic import write_bytes
+    from xstage_bench.io.json_file import encode_json
     from xstage_bench.visibility_survey import PARTS, survey
 
     for part in only:

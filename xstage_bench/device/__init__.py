@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from xstage_bench.device.cuda.identity import Kernel
+from xstage_bench.io.identity import Kernel
 from xstage_bench.schedule import Schedule
 from xstage_bench.task_schedule import TaskSchedule, TaskTrace
 from xstage_bench.trace import Trace

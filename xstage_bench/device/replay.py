@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.device import Execution, Kind, Node
-from xstage_bench.device.cuda.identity import Kernel
 from xstage_bench.errors import DataError, PairError, UsageError, XStageError
+from xstage_bench.io.assets import asset_dir
+from xstage_bench.io.identity import Kernel
 from xstage_bench.record.columns import MEASURED, PER_PRODUCER
 from xstage_bench.record.reader import Run, load_run, schedules_of
 from xstage_bench.schedule import Schedule

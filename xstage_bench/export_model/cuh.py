@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.export_model.document import ExportedModel, SmShare
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.stage import Stage
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from xstage_bench.io.json_file import encode_json, read_json, write_json
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import NodeBasis
 from xstage_bench.model.release import ReleaseLaw
 from xstage_bench.model.tasks.costs import TaskCosts
-from xstage_bench.record.json_file import encode_json, read_json, write_json
 
 SCHEMA_VERSION = 1
 ModelName = Literal["bandwidth_only", "loggp", "burst_gap", "node"]

@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 import msgspec
 
 from xstage_bench.errors import UsageError
-from xstage_bench.record.atomic import replacing
+from xstage_bench.io.atomic import replacing
+from xstage_bench.io.json_file import encode_json
 from xstage_bench.record.columns import Column
-from xstage_bench.record.json_file import encode_json
 from xstage_bench.record.manifest import MANIFEST_NAME, SCHEMA_VERSION
 from xstage_bench.record.parts import COLUMNS
 from xstage_bench.record.reader import Run

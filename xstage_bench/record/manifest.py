@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.device import Node
-from xstage_bench.device.cuda.identity import Kernel
 from xstage_bench.errors import DataError
-from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.io.identity import Kernel
+from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.schedule import HOST
 
 SCHEMA_VERSION = 1

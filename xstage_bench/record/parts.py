@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.errors import DataError
-from xstage_bench.record.atomic import write_bytes
+from xstage_bench.io.atomic import write_bytes
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES, Column, arrow_schema
 from xstage_bench.record.rows import Columns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from xstage_bench.record.atomic import remove_leftovers
+from xstage_bench.io.atomic import remove_leftovers
 from xstage_bench.record.columns import SAMPLES, TRACES
 from xstage_bench.record.parts import PRODUCERS_FOLDER, SAMPLES_FOLDER, TRACES_NAME, part_name, part_numbers, read_table
 from xstage_bench.record.rows import Columns

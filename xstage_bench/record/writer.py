@@ -15,7 +15,7 @@ import numpy as np
 
 from xstage_bench.device import Execution
 from xstage_bench.errors import UsageError, XStageError
-from xstage_bench.record.atomic import write_error
+from xstage_bench.io.atomic import write_error
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest, resume_mismatch, resumed, save_manifest, utc_now
 from xstage_bench.record.parts import PRODUCERS_FOLDER, SAMPLES_FOLDER, TRACES_NAME, part_name, part_numbers, to_table, write_table

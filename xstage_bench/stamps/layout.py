@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.csv_rows import check_width, places_of_columns, rows_of, whole
 from xstage_bench.errors import DataError
-from xstage_bench.record.json_file import read_bytes
+from xstage_bench.io.csv_rows import check_width, places_of_columns, rows_of, whole
+from xstage_bench.io.json_file import read_bytes
 
 MAGIC, VERSION = 0x50545358, 1
 NO_EVENT = 0xFFFFFF

@@ -12,9 +12,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from xstage_bench.assets import asset_dir
-from xstage_bench.device.cuda.identity import Kernel, kernel_of
 from xstage_bench.errors import XStageError
+from xstage_bench.io.assets import asset_dir
+from xstage_bench.io.identity import Kernel, kernel_of
 
 #: Architectures for which every plain kernel must compile.
 ARCHITECTURES: tuple[str, ...] = ("sm_80", "sm_90", "sm_100")

@@ -21,10 +21,10 @@ from xstage_bench.device import Compute, Execution, Gpu, Node
 from xstage_bench.device.cuda import layout, tasks, visibility, worker
 from xstage_bench.device.cuda import scene as scene_layout
 from xstage_bench.device.cuda.debug import timeout_scale
-from xstage_bench.device.cuda.identity import Kernel, merged
 from xstage_bench.device.cuda.variant import Variant, variant_of
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
 from xstage_bench.flavour import for_architecture
+from xstage_bench.io.identity import Kernel, merged
 from xstage_bench.layouts import LAYOUTS
 from xstage_bench.scene import Scene, SceneTrace
 from xstage_bench.schedule import HOST, Burst, Schedule

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import compile_kernel, compiled
-from xstage_bench.device.cuda.identity import plain
 from xstage_bench.errors import PairError, UsageError
+from xstage_bench.io.identity import plain
 
 DEAL = np.dtype([(n, "<u4") for n in ("chunk_mask", "run_log2", "multiplier", "inverse", "producers", "warps", "stores", "tag")])
 RESULT = np.dtype([(n, "<u4") for n in ("start", "end", "drained", "start_ns", "end_ns", "state")])

@@ -29,11 +29,11 @@ from xstage_bench.device import Execution
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compiled
 from xstage_bench.device.cuda.device import CudaDevice
-from xstage_bench.device.cuda.identity import Kernel, plain
 from xstage_bench.device.cuda.peer_memory import IpcWindows, NvshmemWindows, Windows
 from xstage_bench.device.cuda.rank_gpu import WINDOW_BYTES, RankGpu
 from xstage_bench.device.cuda.rendezvous import Channel, PartnerError, Place, find_place
 from xstage_bench.errors import PairError, UsageError, WaivedError, XStageError
+from xstage_bench.io.identity import Kernel, plain
 from xstage_bench.schedule import Burst, Schedule
 from xstage_bench.trace import Trace
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.fused.moe.build import COMBINE_BYTES, STEP_BYTES, ring_stages
+from xstage_bench.fused.moe.layer import PADDING, Layer, Rows, tiles_per_sm
+from xstage_bench.fused.moe.order import Order, TaskLists, task_lists, wave_orders
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.tasks.costs import AHEAD, PUBLISHERS
 from xstage_bench.task_schedule import NONE, TaskSchedule
 from xstage_bench.workloads.shapes import TILE
-
-from .build import COMBINE_BYTES, STEP_BYTES, ring_stages
-from .layer import PADDING, Layer, Rows, tiles_per_sm
-from .order import Order, TaskLists, task_lists, wave_orders
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DeviceLostError, UsageError, XStageError
+from xstage_bench.fused.moe.build import REPORT, STAMP, Build
+from xstage_bench.fused.moe.forecast import remote_tile_bytes
+from xstage_bench.fused.moe.layer import PADDING, Layer, Rows, Slots, rows_of
+from xstage_bench.fused.moe.numbers import decode_rows, expected_rows, tolerance
+from xstage_bench.fused.moe.order import Order, TaskLists, check_lists, task_lists
+from xstage_bench.fused.moe.rank import Kernel, Rank, Stock
 from xstage_bench.workloads.shapes import TILE
-
-from .build import REPORT, STAMP, Build
-from .forecast import remote_tile_bytes
-from .layer import PADDING, Layer, Rows, Slots, rows_of
-from .numbers import decode_rows, expected_rows, tolerance
-from .order import Order, TaskLists, check_lists, task_lists
-from .rank import Kernel, Rank, Stock
 
 if TYPE_CHECKING:
     from xstage_bench.model.stage import Stage

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xstage_bench.fused.moe.build import COMBINE_BYTES, FEWEST_STAGES, MOST_STAGES, Build, Combine, Publish, ring_stages
+from xstage_bench.fused.moe.forecast import LEADS, STORING_WARPS, TileTimes
+from xstage_bench.fused.moe.group import Group, Prepared, Times
+from xstage_bench.fused.moe.layer import PADDING, Layer, Rows, Slots, tiles_per_sm
+from xstage_bench.fused.moe.order import Order, usual_wave, wave_orders
 from xstage_bench.fused.spread import spread
 from xstage_bench.gpus import REFERENCE_GPU, find_gpu, reference_gpu
 from xstage_bench.workloads.shapes import TILE
-
-from .build import COMBINE_BYTES, FEWEST_STAGES, MOST_STAGES, Build, Combine, Publish, ring_stages
-from .forecast import LEADS, STORING_WARPS, TileTimes
-from .group import Group, Prepared, Times
-from .layer import PADDING, Layer, Rows, Slots, tiles_per_sm
-from .order import Order, usual_wave, wave_orders
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
+from xstage_bench.fused.moe.build import NO_ROW, SUM_ROWS_BITS, owner_words
+from xstage_bench.fused.moe.layer import PADDING, IntArray, Layer, Rows
 from xstage_bench.workloads.shapes import TILE
-
-from .build import NO_ROW, SUM_ROWS_BITS, owner_words
-from .layer import PADDING, IntArray, Layer, Rows
 
 ALONE = -1
 

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.pacing import packed_stage
+from xstage_bench.fused.moe.build import COMBINE_BYTES, PLAN, REPORT, STAMP, Build, owner_words
+from xstage_bench.fused.moe.layer import IntArray, Layer, Rows, Slots, slot_numbers
+from xstage_bench.fused.moe.numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
+from xstage_bench.fused.moe.order import TaskLists, linear2_from
+from xstage_bench.fused.moe.presum import Sums, sum_slots, sums_of, upload_sums
 from xstage_bench.fused.tensor_map import boxes
 from xstage_bench.workloads.shapes import TILE
-
-from .build import COMBINE_BYTES, PLAN, REPORT, STAMP, Build, owner_words
-from .layer import IntArray, Layer, Rows, Slots, slot_numbers
-from .numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
-from .order import TaskLists, linear2_from
-from .presum import Sums, sum_slots, sums_of, upload_sums
 
 if TYPE_CHECKING:
     from xstage_bench.model.stage import Stage

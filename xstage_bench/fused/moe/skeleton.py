@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from xstage_bench.fused.moe.build import COMBINE_BYTES
+from xstage_bench.fused.moe.suite import Case
 from xstage_bench.task_schedule import TaskSchedule
 from xstage_bench.workloads.moe import MAX_EP, moe_tasks
 from xstage_bench.workloads.shapes import moe_shape
-
-from .build import COMBINE_BYTES
-from .suite import Case
 
 #: Linear-1 tiles per SM by which Linear-1 is ahead; the better one is the skeleton's interleaved order.
 LEADS = (1.0, 2.0)

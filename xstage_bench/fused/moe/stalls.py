@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .forecast import TileTimes, predict_order
-from .layer import Layer, Rows
-from .order import Order, TaskLists, groups_of
+from xstage_bench.fused.moe.forecast import TileTimes, predict_order
+from xstage_bench.fused.moe.layer import Layer, Rows
+from xstage_bench.fused.moe.order import Order, TaskLists, groups_of
 
 if TYPE_CHECKING:
+    from xstage_bench.fused.moe.group import Group, Prepared
     from xstage_bench.model.document import Model
-
-    from .group import Group, Prepared
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

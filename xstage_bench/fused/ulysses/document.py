@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.errors import DataError
-from xstage_bench.record.json_file import read_json
+from xstage_bench.io.json_file import read_json
 
 SCHEMA_VERSION = 1
 #: In a results folder: all cases, and the cases that were timed again as pairs, with ``--pairs``.

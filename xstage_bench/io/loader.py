@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol, TypeVar
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.io.assets import asset_dir
 
 PACKAGE_PREFIX = "xstage_loaded"
 

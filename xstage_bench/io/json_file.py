@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.record.atomic import write_bytes
+from xstage_bench.io.atomic import write_bytes
 
 T = TypeVar("T")
 

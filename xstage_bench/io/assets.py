@@ -23,7 +23,7 @@ def asset_dir(name: str) -> Path:
     XStageError
         Neither place has the folder: the installation is incomplete.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parent.parent
     for root in (package / "_assets", package.parent):
         if (root / name).is_dir():
             return root / name

@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from xstage_bench.assets import asset_dir
+from xstage_bench.io.assets import asset_dir
 
 #: Every include counts, whatever surrounds it: whether an ``#if`` takes it is for the compiler to know.
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
