@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from xstage_bench.schedule import HOST, WARP_STORE_BYTES
+from xstage_bench.schedule.bursts import HOST, WARP_STORE_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,14 +21,14 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from xstage_bench import compare
-from xstage_bench.device import Execution
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.device.sim.faults import Faults
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model
 from xstage_bench.record.columns import SAMPLES
 from xstage_bench.record.rows import Recorded, sample_columns
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
 
 SIZES = tuple(2048 * n for n in (1, 2, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128))
 REPETITIONS, PROCESSES = 7, 3

@@ -46,7 +46,7 @@ from xstage_bench.plan import Options
 from xstage_bench.probe import Probe, Sweep
 from xstage_bench.record.manifest import MANIFEST_NAME
 from xstage_bench.record.reader import load_run
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 PAIRS = ((0, 1), (1, 0))
 RATE_GB_PER_S, TOLERANCE = 371.3, 0.08

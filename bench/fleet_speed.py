@@ -25,12 +25,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from xstage_bench.device import Gpu, Node
 from xstage_bench.model.burst_gap import isolated_issue_ns
 from xstage_bench.record.columns import SAMPLES
 from xstage_bench.record.manifest import Manifest, save_manifest
 from xstage_bench.record.parts import SAMPLES_FOLDER, part_name, to_table, write_table
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Gpu, Node
 
 ROOT = Path(__file__).resolve().parent.parent
 GPUS, SMS, MHZ = 8, 132, 1980.0

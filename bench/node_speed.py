@@ -26,7 +26,7 @@ from xstage_bench.model.node.packed import pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node, predict_packed
-from xstage_bench.schedule import Burst, Schedule, StartRule
+from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 
 SMS, STORE = 132, 512
 

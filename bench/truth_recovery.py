@@ -22,12 +22,12 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from xstage_bench.device import Execution
 from xstage_bench.device.sim import BurstGapTruth, SimDevice
 from xstage_bench.device.sim.burst_gap import NAME
 from xstage_bench.model.burst_gap import isolated_issue_ns
 from xstage_bench.model.calibrate import calibrate
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
 
 SM_CLOCK_MHZ = 1980.0
 STORES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from xstage_bench.flavour import FLAVOURS, Flavour
+from xstage_bench.schedule.flavour import FLAVOURS, Flavour
 
 MAX_OPERATIONS = 2048  # per producer and burst
 SOURCES_BYTES = 128 * 1024  # of all warps of an SM together: what bulk copies are made from must fit into its shared memory

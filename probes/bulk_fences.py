@@ -3,9 +3,9 @@
 Asked for by name (``--only bulk_fences``). One thread per SM issues, as in a kernel with an elected one.
 """
 
-from xstage_bench.flavour import FLAVOURS
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.flavour import FLAVOURS
 
 NAMES = ("bulk.2048", "bulk.8192", "tensor.16384")
 PUBLISHING = ("red.release.gpu", "fence.gpu", "fence.sys")

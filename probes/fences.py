@@ -3,9 +3,9 @@
 Asked for by name (``--only fences``; bulk copies: ``--only bulk_fences``). The cost is `drain_mean_cycles`; see docs/fences.md.
 """
 
-from xstage_bench.completion import INSTRUCTIONS, WHO
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.completion import INSTRUCTIONS, WHO
 
 STORES = (0, 1, 2, 4, 8, 10, 16, 32, 64)  # per warp
 WARPS = 4

@@ -7,9 +7,9 @@ from typing import get_args
 
 import numpy as np
 
-from xstage_bench.flavour import Flavour
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule, StartRule
+from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
+from xstage_bench.schedule.flavour import Flavour
 
 from ._flavours import MAX_OPERATIONS, rows, warp_counts
 

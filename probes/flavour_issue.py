@@ -4,7 +4,7 @@ Asked for by name (``--only flavour_issue``). It repeats to the cycle, so once i
 """
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 from ._flavours import rows, warp_counts
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule, StartRule
+from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 
 COUNT, QUICK_COUNT = 120, 30
 LARGE = (64, 512)  # warp-stores per producer of the burst that fills the stage: 32 to 256 KB

@@ -1,7 +1,7 @@
 """Random schedules like the held-out ones, but others: no parameter is fitted to them, the width of the prediction intervals is."""
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 from ._random import random_schedule
 

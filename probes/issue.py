@@ -5,7 +5,7 @@ ask for no gap and for long ones: the least gap that can be had, and what an ask
 """
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 WARPS = tuple(range(1, 17))
 STORES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)  # of each warp

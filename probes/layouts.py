@@ -3,10 +3,10 @@
 Asked for by name (``--only layouts``).
 """
 
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.layouts import LAYOUTS
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.layouts import LAYOUTS
 
 NAMES = ("st.v4", "st.v2", "st.b32", "red.v4.f32", "bulk.256", "tensor.8192", "tensor.16384")
 STORES = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 192, 256, 512)  # of one warp, of 512 bytes in all lanes

@@ -1,7 +1,7 @@
 """The LOCAL control: the identical code and schedules with a destination in the source's own memory."""
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 from ._sizes import stores_for
 

@@ -5,7 +5,7 @@ timed train too dense to last are still free.
 """
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 PRODUCERS = (32, 64)
 KNEE = range(28, 61)  # warp-stores of one warp around the knee (about 38 on H200)

@@ -1,7 +1,7 @@
 """Saturated bursts by random subsets of SMs: who is served with whom. From it comes the map of smid to arbitration group."""
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 SUBSETS, QUICK_SUBSETS = 160, 80
 SHARE = 0.3  # of all SMs: enough to saturate the link, few enough that neighbours are often alone

@@ -6,7 +6,7 @@ that is larger than the capacity. Asked for by name (``--only sleep``): it waits
 """
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 GAPS_US = (1, 10, 100, 1000, 10_000, 30_000, 40_000, 45_000, 50_000, 55_000, 60_000, 100_000, 200_000)
 CONTROL_US = (1, 1000, 100_000)

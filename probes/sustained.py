@@ -1,7 +1,7 @@
 """One long burst per SM count: the drain rate by makespan, remote and local."""
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 PRODUCERS = (1, 2, 4, 8, 16, 32, 64)
 

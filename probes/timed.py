@@ -1,7 +1,7 @@
 """Timed bursts on a common clock: the onset map, burst size against period."""
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 BURSTS = 32
 # Of the expected V/R. Fine around one, wide enough that a link twice as fast or half as fast still shows its onset.

@@ -1,7 +1,7 @@
 """Empty bursts: what the instrument itself costs, and what a fence costs when nothing is outstanding."""
 
 from xstage_bench.probe import Probe, Sweep
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 
 def schedules(sweep: Sweep) -> list[Schedule]:

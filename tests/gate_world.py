@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from xstage_bench.device import Execution, Gpu, Node
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model, save
 from xstage_bench.model.node.entry import NodeBasis
@@ -27,8 +26,9 @@ from xstage_bench.probe import Sweep, load_probes
 from xstage_bench.record.columns import MEASURED
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.writer import RunWriter
-from xstage_bench.schedule import HOST, Burst, Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import HOST, Burst, Schedule
+from xstage_bench.schedule.device import Execution, Gpu, Node
+from xstage_bench.schedule.trace import Trace
 
 CLOCK, SMS, PROCESSES = 1980.0, 132, 3
 BACKEND = "sim:known-truth"

@@ -14,8 +14,8 @@ from xstage_bench.model.node_pair import entry_of
 from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.tasks import TaskSchedule
 
 
 def compile_loops(folder: Path) -> None:

@@ -21,7 +21,6 @@ import pytest
 import xstage_bench.runner as runner
 from xstage_bench.compare import Side, compare
 from xstage_bench.critique import criticise
-from xstage_bench.device import Execution, Gpu, Node
 from xstage_bench.device.backend import BackendChoice, resolve_backend
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.device.sim.faults import Faults
@@ -36,8 +35,9 @@ from xstage_bench.plan import Options, make_plan
 from xstage_bench.record.columns import SAMPLES
 from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.record.reader import Run, load_run
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.schedule_file import load_schedules
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution, Gpu, Node
+from xstage_bench.schedule.files import load_schedules
 from xstage_bench.topology import matrix, read_topology
 
 ROOT = Path(__file__).parent.parent

@@ -13,7 +13,6 @@ import pytest
 
 from xstage_bench import compare as comparison
 from xstage_bench.compare import FALSE_ALARMS, PARAMETERS, Side, change_of, compare, load_reference, load_side, refuse
-from xstage_bench.device import Gpu, Node
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import BurstGap, Model, PairModel
@@ -23,6 +22,7 @@ from xstage_bench.model.resample import Resampled, estimate
 from xstage_bench.pipeline import usable_samples
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import load_run
+from xstage_bench.schedule.device import Gpu, Node
 
 ROOT = Path(__file__).parent.parent
 VALUES = {"t0_cycles": 670.0, "drain_gb_per_s": 370.0, "capacity_bytes": 2.4e6}

@@ -12,9 +12,9 @@ import pytest
 
 from xstage_bench.device.cuda.layout import WINDOW_BYTES
 from xstage_bench.device.cuda.variant import Variant
-from xstage_bench.flavour import FLAVOURS
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.layouts import LAYOUTS
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.layouts import LAYOUTS
 
 HEAD = """
 #include <cstdio>

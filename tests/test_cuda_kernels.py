@@ -15,8 +15,8 @@ from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel, sources_hash
 from xstage_bench.device.cuda.variant import BULK_SHARED_BYTES, Variant
 from xstage_bench.errors import XStageError
-from xstage_bench.flavour import FLAVOURS, Flavour, load_flavour
-from xstage_bench.layouts import LAYOUTS
+from xstage_bench.schedule.flavour import FLAVOURS, Flavour, load_flavour
+from xstage_bench.schedule.layouts import LAYOUTS
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

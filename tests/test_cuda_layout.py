@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.device import Execution
 from xstage_bench.device.cuda import layout
 from xstage_bench.errors import UsageError
-from xstage_bench.schedule import START_RULES, Burst, Schedule
+from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
+from xstage_bench.schedule.device import Execution
 
 SMIDS = tuple(range(0, 40, 2))  # smids need not be dense
 CLOCK = 1980.0

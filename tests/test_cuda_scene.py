@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from sass import disassemble, lines_of
 
-from xstage_bench.device import Gpu, Node
 from xstage_bench.device.cuda import scene as layout
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.device.cuda.host_memory import expected
 from xstage_bench.errors import UsageError
-from xstage_bench.patterns import all_to_all, both_directions, pair
-from xstage_bench.scene import Companion, Scene
-from xstage_bench.schedule import HOST, Burst, Schedule
+from xstage_bench.schedule.bursts import HOST, Burst, Schedule
+from xstage_bench.schedule.device import Gpu, Node
+from xstage_bench.schedule.patterns import all_to_all, both_directions, pair
+from xstage_bench.schedule.scenes import Companion, Scene
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

@@ -15,9 +15,9 @@ from sass import Instruction, asked, between, instructions, prepare
 
 from xstage_bench.device.cuda.compile import compile_kernel, compile_source
 from xstage_bench.device.cuda.variant import Variant
-from xstage_bench.flavour import FLAVOURS
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.layouts import LAYOUTS
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.layouts import LAYOUTS
 
 pytest.importorskip("cuda.bindings.nvrtc")
 CLOCK = "SR_CLOCKLO"

@@ -21,9 +21,9 @@ from xstage_bench.device.cuda import tasks
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.device.cuda.scene import REPETITION, STATE_DONE
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.task_schedule import COLUMNS, FORMS, NONE, PUBLISHES, TaskSchedule
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.tasks import COLUMNS, FORMS, NONE, PUBLISHES, TaskSchedule
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xstage_bench.completion import INSTRUCTIONS, completion_of, every_completion
-from xstage_bench.device import Gpu, Node
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.cuda import layout
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS, WARP_STORE_BYTES, Flavour, for_architecture, load_flavour, register
-from xstage_bench.layouts import LAYOUTS
 from xstage_bench.plan import Options, make_plan
 from xstage_bench.probe import Sweep, load_probes
 from xstage_bench.record.reader import load_run
 from xstage_bench.runner import record_run
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.completion import INSTRUCTIONS, completion_of, every_completion
+from xstage_bench.schedule.device import Gpu, Node
+from xstage_bench.schedule.flavour import FLAVOURS, WARP_STORE_BYTES, Flavour, for_architecture, load_flavour, register
+from xstage_bench.schedule.layouts import LAYOUTS
 
 SMIDS = tuple(range(132))
 PLAIN = Node((Gpu(0, "A", SMIDS, 1980.0), Gpu(1, "A", SMIDS, 1980.0)), ((0, 1), (1, 0)), 32.0, 478.0)
@@ -118,7 +118,7 @@ def test_a_device_that_does_not_know_them_leaves_them_out_and_says_so() -> None:
 
 
 def test_a_launch_has_one_variant() -> None:
-    from xstage_bench.device import Execution
+    from xstage_bench.schedule.device import Execution
 
     mixed = [Execution(Schedule((Burst(2048),), 4, flavour=f)) for f in ("st.v4", "st.v4", "st.v2", "st.v4")]
     batches = list(layout.batches(mixed, SMIDS, 1980.0, 0))
@@ -126,7 +126,7 @@ def test_a_launch_has_one_variant() -> None:
 
 
 def test_one_idle_sm_is_set_apart_for_completions_elsewhere() -> None:
-    from xstage_bench.device import Execution
+    from xstage_bench.schedule.device import Execution
 
     (batch,) = layout.batches([Execution(Schedule((Burst(512),), k)) for k in (4, 132)], SMIDS, 1980.0, 0)
     assert [(row == layout.ELSEWHERE).sum() for row in batch.producer_of] == [1, 0]

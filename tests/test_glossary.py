@@ -20,9 +20,9 @@ from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.tasks.predict import COLUMNS as TASK_FOUND
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
 from xstage_bench.replay_document import summary_rows
-from xstage_bench.schedule_csv import COLUMNS as BURST_CSV
+from xstage_bench.schedule.burst_csv import COLUMNS as BURST_CSV
+from xstage_bench.schedule.task_csv import COLUMNS as TASK_CSV
 from xstage_bench.schemas import schemas
-from xstage_bench.task_csv import COLUMNS as TASK_CSV
 from xstage_bench.workloads.prediction import COLUMNS as PHASES
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,6 @@ from other_gpus import RECORDED, write_model
 
 from xstage_bench.compare import Comparison, Side
 from xstage_bench.critique import criticise
-from xstage_bench.device import Gpu, Node
 from xstage_bench.fused.moe import run as moe_run
 from xstage_bench.fused.moe.forecast import STORING_WARPS, forecast_notes
 from xstage_bench.fused.moe.measure import link_rate
@@ -27,6 +26,7 @@ from xstage_bench.model.stage import stage_at
 from xstage_bench.model.tasks.costs import AHEAD, reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.record.manifest import Manifest
+from xstage_bench.schedule.device import Gpu, Node
 from xstage_bench.workloads.moe import moe_tasks
 from xstage_bench.yardstick import marks
 

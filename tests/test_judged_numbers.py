@@ -18,7 +18,7 @@ from xstage_bench.model.document import Model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.validate import validate
 from xstage_bench.record.manifest import Manifest
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.yardstick import marks
 
 CLOCK = 2000.0

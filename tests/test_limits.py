@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.device import Gpu, Node
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.limits import GPU, NODE, PAIR, SCHEMA_VERSION, judge, load_limits
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.entry import missing_entry
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.record.manifest import Manifest
+from xstage_bench.schedule.device import Gpu, Node
 
 UUIDS = ("GPU-a", "GPU-b")
 

@@ -22,7 +22,7 @@ from xstage_bench.model.document import (
 )
 from xstage_bench.model_gate import ReferenceErrors, Yardstick, findings, judge_model, with_verdicts, yardstick_for, yardsticks
 from xstage_bench.pipeline import judged
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.stage import Stage, stage_at, stages
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 RECORDED = asset_dir("results") / "h200-x2" / "2026-11-29-profile" / "model.json"
 

@@ -11,7 +11,7 @@ from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.laws import balanced_accuracy
 from xstage_bench.model.predict import predict
 from xstage_bench.model.validate import validate
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 CLOCK = 2000.0
 SIZES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 192, 256, 384, 512)

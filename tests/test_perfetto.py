@@ -16,8 +16,8 @@ from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.perfetto import all_events, burst_events, encode_trace, task_events, under_way, write_trace
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 WAVE = TaskSchedule(
     producers=4,

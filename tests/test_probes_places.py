@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench.device import Gpu, Node
 from xstage_bench.device.cuda import layout
 from xstage_bench.probe import Probe, Sweep, load_probes
+from xstage_bench.schedule.device import Gpu, Node
 
 RECORDED = Path(__file__).parent.parent / "results" / "h200-x2"
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import xstage_bench.runner as runner
-from xstage_bench.device import Device, Execution, Node
 from xstage_bench.device.backend import BackendChoice, open_device
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.errors import DeviceLostError, UsageError
 from xstage_bench.plan import Options, make_plan
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Device, Execution, Node
+from xstage_bench.schedule.trace import Trace
 
 SIM = BackendChoice("sim:h200-nv18-x2", "test", True)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xstage_bench.company import STUDIES
-from xstage_bench.device import Gpu, Node
 from xstage_bench.errors import UsageError
-from xstage_bench.patterns import PATTERNS, all_to_all, fan_out, incast, pair, ring, usable
-from xstage_bench.scene import Companion, Scene, SceneTrace, seats
 from xstage_bench.scene_summary import Measured, summarise
-from xstage_bench.schedule import HOST, Burst, Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import HOST, Burst, Schedule
+from xstage_bench.schedule.device import Gpu, Node
+from xstage_bench.schedule.patterns import PATTERNS, all_to_all, fan_out, incast, pair, ring, usable
+from xstage_bench.schedule.scenes import Companion, Scene, SceneTrace, seats
+from xstage_bench.schedule.studies import STUDIES
+from xstage_bench.schedule.trace import Trace
 
 B = (Burst(8192),)
 

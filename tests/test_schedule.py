@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.schedule import MAX_BURST_BYTES, START_RULES, Burst, Schedule
+from xstage_bench.schedule.bursts import MAX_BURST_BYTES, START_RULES, Burst, Schedule
 
 
 @st.composite

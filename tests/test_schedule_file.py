@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.schedule import START_RULES, Burst, Schedule
-from xstage_bench.schedule_csv import COLUMNS
-from xstage_bench.schedule_file import ScheduleEntry, load_schedules, read_schedule, save_schedules
+from xstage_bench.schedule.burst_csv import COLUMNS
+from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
+from xstage_bench.schedule.files import ScheduleEntry, load_schedules, read_schedule, save_schedules
 
 DOCS = Path(__file__).parents[1] / "docs" / "schedules.md"
 

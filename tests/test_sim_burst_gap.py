@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xstage_bench.device import Execution
 from xstage_bench.device.sim import SimDevice
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
 
 
 def mean_of(schedule: Schedule, n: int = 60) -> np.ndarray:

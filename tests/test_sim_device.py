@@ -7,11 +7,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from xstage_bench.device import Device, Execution
 from xstage_bench.device.sim import PRESETS, Faults, SimDevice
 from xstage_bench.errors import DeviceLostError, PairError, UsageError
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Device, Execution
+from xstage_bench.schedule.trace import Trace
 
 ISOLATED = Schedule((Burst(512 * 64),), 132, 1)
 

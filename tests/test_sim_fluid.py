@@ -9,7 +9,7 @@ import pytest
 
 from xstage_bench.device.sim.core import Conditions, run
 from xstage_bench.device.sim.presets import PRESETS
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 PRESET = PRESETS["h200-nv18-x2"]
 BARE = replace(PRESET, latency=0.0, latency_per_warp=0.0, credit=0.0, link_buffer_bytes=1.0, warp_drift=0.0)

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.company import gap_work, pulls
-from xstage_bench.device import Execution
 from xstage_bench.device.sim import PRESETS, Faults, SimDevice
 from xstage_bench.device.sim.scene import Ports, courses, max_min
 from xstage_bench.errors import PairError, UsageError
-from xstage_bench.patterns import PATTERNS, all_to_all, fan_out, incast, pair, ring
-from xstage_bench.scene import Scene
-from xstage_bench.schedule import HOST, Burst, Schedule
+from xstage_bench.schedule.bursts import HOST, Burst, Schedule
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.patterns import PATTERNS, all_to_all, fan_out, incast, pair, ring
+from xstage_bench.schedule.scenes import Scene
+from xstage_bench.schedule.studies import gap_work, pulls
 
 P = PRESETS["h200-nvswitch-x8"]
 LONG = (Burst(1 << 20),)

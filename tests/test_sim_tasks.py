@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from xstage_bench.device import TaskDevice
 from xstage_bench.device.sim import Faults, SimDevice
 from xstage_bench.device.sim.core import Conditions
 from xstage_bench.device.sim.presets import PRESETS
@@ -17,7 +16,8 @@ from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import load_model
 from xstage_bench.model.tasks.costs import TaskCosts
 from xstage_bench.model.tasks.predict import predict_tasks
-from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, TaskSchedule, TaskTrace
+from xstage_bench.schedule.device import TaskDevice
+from xstage_bench.schedule.tasks import FORMS, NONE, PUBLISHES, TaskSchedule, TaskTrace
 
 PRESET = PRESETS["h200-nv18-x2"]
 LINK = PRESET.link_gb_per_s * 1e3 / PRESET.sm_clock_mhz

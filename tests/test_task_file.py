@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.task_csv import COLUMNS as CSV_COLUMNS
-from xstage_bench.task_file import TaskColumns, TaskEntry, is_task_file, load_tasks, save_tasks
-from xstage_bench.task_schedule import COLUMNS, FORMS, NONE, PUBLISHES, TaskSchedule
+from xstage_bench.schedule.task_csv import COLUMNS as CSV_COLUMNS
+from xstage_bench.schedule.task_files import TaskColumns, TaskEntry, is_task_file, load_tasks, save_tasks
+from xstage_bench.schedule.tasks import COLUMNS, FORMS, NONE, PUBLISHES, TaskSchedule
 
 DOCS = Path(__file__).parents[1] / "docs" / "task-schedules.md"
 ONE = {"producers": 1, "tasks": {"producer": [0], "compute_cycles": [9], "bytes": [2048]}}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.task_schedule import NONE, TaskSchedule, stuck_task
+from xstage_bench.schedule.tasks import NONE, TaskSchedule, stuck_task
 
 
 def tasks(producer: list[int], waits: list[int], signals: list[int], **more: object) -> TaskSchedule:

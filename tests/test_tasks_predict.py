@@ -19,8 +19,8 @@ from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.model.tasks.costs import TaskCosts, costs_of, costs_of_replay, reference_costs
 from xstage_bench.model.tasks.predict import TaskPrediction, predict_tasks
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, TaskSchedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.tasks import FORMS, NONE, PUBLISHES, TaskSchedule
 
 CLOCK = 1980.0
 NS = 1e3 / CLOCK

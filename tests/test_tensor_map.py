@@ -11,8 +11,8 @@ driver = pytest.importorskip("cuda.bindings.driver")
 
 from xstage_bench.device.cuda.tensor_map import encode_tensor_map  # noqa: E402
 from xstage_bench.device.cuda.variant import Variant  # noqa: E402
-from xstage_bench.flavour import FLAVOURS  # noqa: E402
 from xstage_bench.fused.tensor_map import boxes, rows_of_heads  # noqa: E402
+from xstage_bench.schedule.flavour import FLAVOURS  # noqa: E402
 
 
 class Descriptor:

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from xstage_bench.device import Gpu, Node
 from xstage_bench.nvml import NvmlGpu, pci_address, pci_bus_gpus
+from xstage_bench.schedule.device import Gpu, Node
 from xstage_bench.topology import from_node, matrix, read_topology
 from xstage_bench.visible import visible_gpus
 

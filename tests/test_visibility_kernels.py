@@ -13,7 +13,7 @@ from sass import unordered
 from xstage_bench.device.cuda import visibility
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.visibility import FORMATS, METHODS, MODES
+from xstage_bench.schedule.watches import FORMATS, METHODS, MODES
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

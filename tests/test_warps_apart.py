@@ -16,8 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.burst_tasks import tasks_of_bursts
-from xstage_bench.device import Execution
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.sim.device import SimDevice
 from xstage_bench.errors import DataError, UsageError
@@ -26,9 +24,11 @@ from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import APART, predict_all
 from xstage_bench.model.validate import validate
 from xstage_bench.record.reader import load_run, schedules_of
-from xstage_bench.scene import Scene
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.schedule_file import load_schedules
+from xstage_bench.schedule.burst_tasks import tasks_of_bursts
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.files import load_schedules
+from xstage_bench.schedule.scenes import Scene
 from xstage_bench.stamps.layout import from_csv
 from xstage_bench.stamps.record import read_traces, record_traces
 from xstage_bench.stamps.schedule import trace_of

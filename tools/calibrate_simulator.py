@@ -31,7 +31,7 @@ from scipy.optimize import minimize
 from xstage_bench.device.sim.core import Conditions, run
 from xstage_bench.device.sim.presets import PRESETS, Groups, Preset
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 KEYS = ["mode", "target", "sms", "warps", "stores", "gap_cycles", "period_ns"]
 #: Recorded beside the data, all 132 SMs storing 256 warp-stores from each of 4 warps: cycles of smids 32-43 and 78-87, and of the others.

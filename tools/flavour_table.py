@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.layouts import LAYOUTS
 from xstage_bench.model.document import load_model, load_validation
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.record.reader import load_run
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.layouts import LAYOUTS
 
 WARPS = 4
 NEAR_BYTES = 32768

@@ -26,7 +26,7 @@ from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.model.validate import STALLED_ABOVE
 from xstage_bench.pipeline import find_model
 from xstage_bench.record.reader import load_run, schedules_of
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 Bools = NDArray[np.bool_]
 

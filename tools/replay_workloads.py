@@ -20,8 +20,8 @@ from xstage_bench.model.advise.choose import advise_tasks
 from xstage_bench.model.advise.reorder import Recipe, apply
 from xstage_bench.pipeline import find_model
 from xstage_bench.replay_document import read_replay
+from xstage_bench.schedule.tasks import TaskSchedule
 from xstage_bench.task_replay import record_replay
-from xstage_bench.task_schedule import TaskSchedule
 from xstage_bench.workloads.replay_set import replay_schedules
 
 #: Behind the name of an original.

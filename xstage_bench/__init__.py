@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from xstage_bench.model.predict import PredictedSchedule
     from xstage_bench.model.stage import Stage
     from xstage_bench.model.tasks.predict import TaskPrediction
-    from xstage_bench.schedule import Burst, Schedule
-    from xstage_bench.task_schedule import TaskSchedule, TaskTrace
-    from xstage_bench.trace import Trace
+    from xstage_bench.schedule.bursts import Burst, Schedule
+    from xstage_bench.schedule.tasks import TaskSchedule, TaskTrace
+    from xstage_bench.schedule.trace import Trace
 
 #: Where each public name lives.
 _HOMES = {

@@ -16,11 +16,11 @@ from xstage_bench.model.predict import PredictedSchedule
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.model.tasks.predict import TaskPrediction, predict_tasks
 from xstage_bench.pipeline import find_model, predict_schedules
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
+from xstage_bench.schedule.tasks import TaskSchedule
+from xstage_bench.schedule.trace import Trace
 from xstage_bench.stamps.layout import read_stamps
 from xstage_bench.stamps.schedule import trace_of
-from xstage_bench.task_schedule import TaskSchedule
-from xstage_bench.trace import Trace
 
 
 def load_model(path: str | PathLike[str]) -> Model:
@@ -38,14 +38,14 @@ def load_model(path: str | PathLike[str]) -> Model:
 
 def load_schedules(path: str | PathLike[str]) -> list[Schedule]:
     """Read the schedules of a JSON or CSV file (docs/schedules.md); errors name file, line and value."""
-    from xstage_bench import schedule_file
+    from xstage_bench.schedule import files as schedule_file
 
     return schedule_file.load_schedules(Path(path))
 
 
 def load_tasks(path: str | PathLike[str]) -> list[TaskSchedule]:
     """Read the task schedules of a JSON or CSV file (docs/task-schedules.md); errors name file, line and value."""
-    from xstage_bench import task_file
+    from xstage_bench.schedule import task_files as task_file
 
     return task_file.load_tasks(Path(path))
 
@@ -133,14 +133,14 @@ def advise(
 
 def save_schedules(path: str | PathLike[str], schedules: Sequence[Schedule]) -> None:
     """Write schedules as JSON, or as CSV where the name ends in ``.csv``; `load_schedules` reads the same back."""
-    from xstage_bench import schedule_file
+    from xstage_bench.schedule import files as schedule_file
 
     schedule_file.save_schedules(Path(path), schedules)
 
 
 def save_tasks(path: str | PathLike[str], schedules: Sequence[TaskSchedule]) -> None:
     """Write task schedules as JSON, or as CSV where the name ends in ``.csv``; `load_tasks` reads the same back."""
-    from xstage_bench import task_file
+    from xstage_bench.schedule import task_files as task_file
 
     task_file.save_tasks(Path(path), schedules)
 

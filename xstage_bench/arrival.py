@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device import Gpu
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.layouts import LAYOUTS
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.visibility import RESERVED_SMS, WARMUP, Sighting, Watch
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Gpu
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.layouts import LAYOUTS
+from xstage_bench.schedule.watches import RESERVED_SMS, WARMUP, Sighting, Watch
 from xstage_bench.visibility_numbers import Spread, spread
 
 #: Flavours that are watched in every layout; the others contiguous.

@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xstage_bench.device import Device, Execution, kernels_of
 from xstage_bench.environment import snapshot
 from xstage_bench.errors import PairError
-from xstage_bench.flavour import FLAVOURS
 from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.io.json_file import read_json
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Device, Execution, kernels_of
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.trace import Trace
 
 SCHEMA_VERSION = 1
 COPIES_NAME = "copies.json"

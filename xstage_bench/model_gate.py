@@ -18,7 +18,7 @@ from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.json_file import read_json
 from xstage_bench.model.cells import TINY
 from xstage_bench.model.document import HoldoutStatus, HoldoutVerdict, Model, ModelScore, NoiseFloor, PairModel, Validation
-from xstage_bench.schedule import HOST
+from xstage_bench.schedule.bursts import HOST
 
 Quantity = Literal["median error", "p95 error", "stall or not", "interval coverage"]
 ERRORS_NAME = "errors.json"

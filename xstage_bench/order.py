@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from xstage_bench.device import Execution
 from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.plan import Plan, PlannedSchedule
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
 
 CHUNK = 512  # executions between two looks at the budget and the progress bar
 SENTINEL_EVERY = 64

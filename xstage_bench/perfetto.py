@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.io.atomic import write_bytes
-from xstage_bench.task_schedule import TaskTrace
+from xstage_bench.schedule.tasks import TaskTrace
 
 if TYPE_CHECKING:
     from xstage_bench.model.predict import PredictedSchedule

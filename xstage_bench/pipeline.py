@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.record.reader import Run
     from xstage_bench.runner import Progress
-    from xstage_bench.schedule import Schedule
+    from xstage_bench.schedule.bursts import Schedule
 
 MODEL_NAME, VALIDATION_NAME, FIGURES_NAME, REPORT_NAME = "model.json", "validation.json", "figures", "report.html"
 RESAMPLES = 200

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.device import Device, Node
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.replay import ReplayDevice, find_run
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import Flavour
 from xstage_bench.probe import Probe, Sweep, load_probes
 from xstage_bench.record.manifest import MANIFEST_NAME, load_manifest
-from xstage_bench.schedule import HOST, Schedule
+from xstage_bench.schedule.bursts import HOST, Schedule
+from xstage_bench.schedule.device import Device, Node
+from xstage_bench.schedule.flavour import Flavour
 
 #: Of every GPU: the destination window of 64 MiB, two sets of buffers, time lines. CUDA itself takes some 0.5 GB beside it.
 DEVICE_BYTES = 182_000_000

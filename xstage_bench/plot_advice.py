@@ -10,7 +10,7 @@ import numpy as np
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.plot import Drawn, FigureSpec, image_bytes
 from xstage_bench.plot_style import FITTED, MEASURED, matplotlib_settings, new_figure, plain_ticks, style
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

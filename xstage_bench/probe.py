@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from xstage_bench.device import Node
 from xstage_bench.io.loader import load_named
-from xstage_bench.schedule import HOST, Schedule
+from xstage_bench.schedule.bursts import HOST, Schedule
+from xstage_bench.schedule.device import Node
 
 #: Where sweeps are placed before anything is measured; no number that is shown rests on them. Of the line rate, as NVLink 4 reaches; where
 #: that is not known; and to host memory, by PCIe 5 with 16 lanes.

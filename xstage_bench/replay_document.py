@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.io.json_file import read_json, write_json
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 
 Predict = Callable[[TaskSchedule, float], tuple[float, float]]
 DOCUMENT, SUMMARY = "replay.json", "summary.json"

@@ -26,7 +26,7 @@ from xstage_bench.report_tables import (
     validation_tables,
     verdict_table,
 )
-from xstage_bench.schedule import HOST
+from xstage_bench.schedule.bursts import HOST
 from xstage_bench.yardstick import marks
 
 if TYPE_CHECKING:

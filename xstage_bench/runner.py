@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from xstage_bench.device import Device, kernels_of
 from xstage_bench.device.backend import open_device
 from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.environment import link_error_deltas, snapshot
@@ -19,6 +18,7 @@ from xstage_bench.plan import Options, Plan, plan_for
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.record.writer import RunWriter
+from xstage_bench.schedule.device import Device, kernels_of
 
 
 @dataclass(frozen=True, slots=True)

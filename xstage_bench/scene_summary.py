@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.model.estimate import Estimate, over_processes
-from xstage_bench.scene import Scene, SceneTrace
-from xstage_bench.schedule import Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import Schedule
+from xstage_bench.schedule.scenes import Scene, SceneTrace
+from xstage_bench.schedule.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

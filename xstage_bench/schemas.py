@@ -19,8 +19,8 @@ def schemas() -> dict[str, dict[str, Any]]:
     from xstage_bench.fleet.screen import Fleet
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
-    from xstage_bench.schedule_file import ScheduleFile
-    from xstage_bench.task_file import TaskFile
+    from xstage_bench.schedule.files import ScheduleFile
+    from xstage_bench.schedule.task_files import TaskFile
 
     documents: dict[str, Any] = {
         "manifest": Manifest,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.model.estimate import Estimate, over_processes
-from xstage_bench.task_schedule import NONE, Form, Publish, TaskSchedule, TaskTrace
+from xstage_bench.schedule.tasks import NONE, Form, Publish, TaskSchedule, TaskTrace
 
 _CYCLES = 6000
 _STORES = (1, 2, 4, 8, 16, 64)  # warp-stores per warp of a lone SM's tasks

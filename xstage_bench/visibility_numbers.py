@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.gpus import Default
-from xstage_bench.visibility import WARMUP, Sighting
+from xstage_bench.schedule.watches import WARMUP, Sighting
 
 _REPLICAS = 400
 _GRID = 80

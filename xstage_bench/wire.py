@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.device import Device, Execution
 from xstage_bench.errors import PairError
 from xstage_bench.nvml import ask_field, list_gpus, open_nvml
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Device, Execution
 
 #: NVML's numbered counters of all links of a GPU; those of the throughput family count KiB.
 COUNTERS: dict[str, tuple[int, int]] = {

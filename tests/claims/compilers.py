@@ -18,8 +18,8 @@ from sass import instructions
 from test_cuda_stamps import reads_behind, stamps_of, waits_of_issued
 
 from xstage_bench.device.cuda.variant import Variant
-from xstage_bench.flavour import FLAVOURS
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.schedule.flavour import FLAVOURS
 
 PACKAGES = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc")
 FLAVOUR, ARCH = "st.v4", "sm_90"

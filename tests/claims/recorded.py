@@ -16,7 +16,6 @@ import visibility_tables
 from xstage_bench.copies import best_stores, load_copies
 from xstage_bench.device.cuda.compare_memories import compare
 from xstage_bench.device.cuda.footprint import issue_times, rates
-from xstage_bench.flavour import FLAVOURS
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.fused.ulysses.document import read_folder
 from xstage_bench.fused.ulysses.summary import summarise as summarise_attention
@@ -31,6 +30,7 @@ from xstage_bench.model.node_pair import entry_of
 from xstage_bench.pipeline import find_model, validate_run
 from xstage_bench.record.reader import load_run
 from xstage_bench.replay_document import errors, read_replay, summary_rows
+from xstage_bench.schedule.flavour import FLAVOURS
 
 Numbers = tuple[float, ...]
 REMOTE = ("0>1", "1>0")

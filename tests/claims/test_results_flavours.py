@@ -10,13 +10,13 @@ import pytest
 
 from xstage_bench.arrival import cases
 from xstage_bench.copies import Rate, best_stores, load_copies
-from xstage_bench.flavour import FLAVOURS, for_architecture
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, ModelScore, load_model, load_validation
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import calibrate_node, model_of
 from xstage_bench.model.node.evaluate import score_node
 from xstage_bench.record.reader import Run, load_run
+from xstage_bench.schedule.flavour import FLAVOURS, for_architecture
 
 PAIRS = ("0>1", "1>0")
 NO_LAW = "st.v4.release.sys"

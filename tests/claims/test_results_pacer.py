@@ -11,7 +11,7 @@ import numpy as np
 from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.tasks.costs import PASSED_BYTES, REACH_CYCLES
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.stamps.bursts import COMPUTE, parts_of
 from xstage_bench.stamps.layout import read_stamps
 from xstage_bench.stamps.record import read_traces

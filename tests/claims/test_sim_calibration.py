@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from xstage_bench.device import Execution
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
 
 KEYS = ["mode", "target", "sms", "warps", "stores", "period_ns"]
 REPETITIONS = 3

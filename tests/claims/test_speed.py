@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from xstage_bench.device import Execution
 from xstage_bench.device.sim import SimDevice
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.schedule_file import load_schedules
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.files import load_schedules
 
 
 def mixture(n: int, seed: int) -> list[Schedule]:

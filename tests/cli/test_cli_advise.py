@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xstage_bench.task_file import load_tasks, save_tasks
+from xstage_bench.schedule.task_files import load_tasks, save_tasks
 from xstage_bench.workloads.moe import moe_tasks
 
 MODEL = Path(__file__).parents[2] / "results/h200-x2/2026-11-29-profile/model.json"

@@ -187,7 +187,7 @@ PROBES = {
     "raises.py": ("raise RuntimeError('boom')\n", 1, "boom"),
     "taken.py": ("from xstage_bench.probe import Probe\nPROBE = Probe('timer', 'mine', lambda sweep: [])\n", 2, "'timer' is defined twice"),
     "toomany.py": (
-        "from xstage_bench.probe import Probe\nfrom xstage_bench.schedule import Burst, Schedule\n"
+        "from xstage_bench.probe import Probe\nfrom xstage_bench.schedule.bursts import Burst, Schedule\n"
         "PROBE = Probe('toomany', 't', lambda s: [Schedule((Burst(2048),), 500, 4, s.source, s.destination)])\n",
         2,
         "500 producers",

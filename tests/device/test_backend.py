@@ -6,7 +6,7 @@ import pytest
 
 from xstage_bench.device.backend import BackendChoice, open_device, resolve_backend
 from xstage_bench.errors import DataError, UsageError, WaivedError
-from xstage_bench.schedule import HOST
+from xstage_bench.schedule.bursts import HOST
 from xstage_bench.topology import read_topology
 
 

@@ -21,7 +21,7 @@ from xstage_bench.fused.ulysses.tile_order import ORDERS
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.tasks.costs import TaskCosts, reference_costs
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 
 #: DESIGN: scripts read these.
 KEYS = {

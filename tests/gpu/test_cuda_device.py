@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xstage_bench.device import Execution
 from xstage_bench.device.cuda.device import CudaDevice
 from xstage_bench.errors import DeviceLostError, UsageError
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
 
 pytestmark = pytest.mark.gpu
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xstage_bench.completion import every_completion
-from xstage_bench.device import Execution
 from xstage_bench.device.cuda.device import CudaDevice
 from xstage_bench.errors import PairError
-from xstage_bench.flavour import FLAVOURS, load_flavour, register
-from xstage_bench.layouts import LAYOUTS
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.completion import every_completion
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.flavour import FLAVOURS, load_flavour, register
+from xstage_bench.schedule.layouts import LAYOUTS
 
 pytestmark = pytest.mark.gpu
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from xstage_bench.device import Execution
 from xstage_bench.device.cuda.device import CudaDevice
-from xstage_bench.patterns import PATTERNS, both_directions, pair
-from xstage_bench.scene import Companion, Scene
-from xstage_bench.schedule import HOST, Burst, Schedule
+from xstage_bench.schedule.bursts import HOST, Burst, Schedule
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.patterns import PATTERNS, both_directions, pair
+from xstage_bench.schedule.scenes import Companion, Scene
 
 pytestmark = pytest.mark.gpu
 LONG = (Burst(1 << 20),)

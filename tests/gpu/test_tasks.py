@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench.device import Compute
 from xstage_bench.device.cuda.device import CudaDevice
-from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, TaskSchedule, TaskTrace
+from xstage_bench.schedule.device import Compute
+from xstage_bench.schedule.tasks import FORMS, NONE, PUBLISHES, TaskSchedule, TaskTrace
 
 pytestmark = pytest.mark.gpu
 

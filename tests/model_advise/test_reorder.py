@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.model.advise.reorder import Recipe, apply, interleave, split, stagger
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 from xstage_bench.workloads.moe import even_blocks, tasks_of_blocks
 from xstage_bench.workloads.shapes import MoEShape
 

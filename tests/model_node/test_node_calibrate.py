@@ -18,7 +18,7 @@ from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node.rivals import LogGP, bandwidth_cycles, fit_loggp, loggp_cycles, time_line_ns
 from xstage_bench.model.node.synthetic import Noise, shorter, synthesize
 from xstage_bench.model.node.targets import choose
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 SIZES = (4, 8, 4, 8, 4, 8)
 ENDS = np.cumsum(SIZES)

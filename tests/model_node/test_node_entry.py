@@ -13,7 +13,7 @@ from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import uniform
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node.synthetic import shorter, synthesize
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 SMS = np.arange(36)
 TRUTH = NodeModel(19.0, 100.0, 25.6, 15_000.0, 13_000.0, 520.0, 50_000.0, 0.12, uniform(SMS), 1980.0)

@@ -23,7 +23,7 @@ from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node, predict_packed
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.record.reader import load_run
-from xstage_bench.schedule import START_RULES, Burst, Schedule
+from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
 
 SIZES = [6] * 18 + [4] * 6
 ENDS = np.cumsum(SIZES)
@@ -210,7 +210,7 @@ def test_numba_is_loaded_by_the_first_large_prediction_only() -> None:
     code = (
         "import sys\nimport xstage_bench.cli\nfrom xstage_bench.model.node.predict import predict_node\n"
         "from xstage_bench.model.node.parameters import NodeModel\nfrom xstage_bench.model.node.placement import uniform\n"
-        "from xstage_bench.schedule import Burst, Schedule\n"
+        "from xstage_bench.schedule.bursts import Burst, Schedule\n"
         "m = NodeModel(19.0, 370.0, 25.6, 16500.0, 12000.0, 560.0, 200000.0, 0.16, uniform(range(132)), 1980.0)\n"
         "predict_node(m, [Schedule((Burst(512),), 1)])\nassert 'numba' not in sys.modules\n"
     )

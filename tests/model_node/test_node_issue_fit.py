@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError
-from xstage_bench.flavour import FLAVOURS
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.issue import QUEUE_WARPS, IssueLaw, by_warps, free_cycles
 from xstage_bench.model.node.issue_fit import FREE_BYTES, fit_issue
 from xstage_bench.model.node.issue_table import IssueTable, table_cycles
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.flavour import FLAVOURS
 
 Cost = dict[tuple[int, int, int], float]
 WARPS = tuple(range(1, 17))

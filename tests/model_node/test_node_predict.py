@@ -12,7 +12,7 @@ from xstage_bench.model.node import predict as predicting
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel, spread_scores
 from xstage_bench.model.node.placement import Placement, uniform
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 MODEL = NodeModel(19.0, 370.0, 25.6, 16_500.0, 12_000.0, 560.0, 200_000.0, 0.1, uniform(np.arange(132)), 1980.0)
 NAMES = ("issue_cycles", "issue_max_cycles", "start_ns", "end_ns", "t0_cycles", "spread_ns", "visible_ns")

@@ -15,7 +15,7 @@ from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node.synthetic import Noise, shorter, synthesize
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 SIZES = (4, 8, 4, 8, 4, 8)
 ENDS = np.cumsum(SIZES)

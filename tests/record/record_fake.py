@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from xstage_bench.device import Execution, Gpu, Node
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.writer import RunWriter
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution, Gpu, Node
+from xstage_bench.schedule.trace import Trace
 
 SMIDS = tuple(range(0, 48, 2))
 NODE = Node((Gpu(0, "Fake", SMIDS, 1980.0), Gpu(1, "Fake", SMIDS, 1980.0)), ((0, 1), (1, 0)), 32.0, 100.0, {"1>2": "no such link"})

@@ -18,12 +18,12 @@ import pandas as pd
 import pytest
 from record_fake import FakeDevice, make_manifest, make_plan, make_run, make_schedules, make_trace, write_plan
 
-from xstage_bench.device import Execution
 from xstage_bench.errors import UsageError, XStageError
 from xstage_bench.io import atomic
 from xstage_bench.io.identity import Kernel
 from xstage_bench.record.reader import load_run
 from xstage_bench.record.writer import RunWriter
+from xstage_bench.schedule.device import Execution
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_fake import FakeDevice, make_manifest, make_plan, make_run, make_schedules, make_trace
 
-from xstage_bench.device import Execution
 from xstage_bench.record import writer as writer_module
 from xstage_bench.record.columns import MEASURED, PER_PRODUCER, PRODUCERS, SAMPLES, TRACES, recorded_precision
 from xstage_bench.record.manifest import load_manifest
 from xstage_bench.record.reader import load_run, schedules_of
 from xstage_bench.record.rows import summaries
 from xstage_bench.record.writer import RunWriter
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.trace import Trace
 
 DOCS = Path(__file__).parents[2] / "docs" / "file-format.md"
 

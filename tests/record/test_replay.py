@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_fake import NODE, make_manifest, make_run, make_schedules, make_trace
 
-from xstage_bench.device import Execution
 from xstage_bench.device.replay import ReplayDevice, find_run
 from xstage_bench.errors import DataError, PairError, UsageError
 from xstage_bench.record.columns import MEASURED, PER_PRODUCER, recorded_precision
 from xstage_bench.record.reader import load_run
 from xstage_bench.record.writer import RunWriter
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
 
 
 @pytest.fixture(scope="module")

@@ -136,8 +136,8 @@ def test_launches_of_another_kind_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_the_verb_writes_what_predict_and_validate_take(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from xstage_bench.schedule_file import load_schedules
-    from xstage_bench.task_file import load_tasks
+    from xstage_bench.schedule.files import load_schedules
+    from xstage_bench.schedule.task_files import load_tasks
 
     (tmp_path / "a.bin").write_bytes(fake_buffer(sms=4))
     words = ["import", str(tmp_path / "a.bin"), "--json", "--out", str(tmp_path / "run")]

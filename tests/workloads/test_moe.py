@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 from xstage_bench.workloads.moe import DEPENDENCIES, ORDERS, blocks_of, default_experts_per_wave, even_blocks, moe_tasks, tasks_of_blocks
 from xstage_bench.workloads.routing import ROUTINGS, route, rows_per_expert
 from xstage_bench.workloads.shapes import MoEShape, moe_shape, moe_shapes

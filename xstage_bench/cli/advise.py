@@ -56,7 +56,7 @@ def command(out: Output, model: Path, schedule: Path | None, figure: Path | None
     head = {"backend": loaded.backend, "simulated": is_simulated(loaded), "model_gate": model_gate(out, loaded)}
     found = _job(out, loaded, head, given) if schedule is None else _tasks(out, loaded, head, schedule, given)
     if path is not None:
-        from xstage_bench.task_file import save_tasks
+        from xstage_bench.schedule.task_files import save_tasks
 
         save_tasks(path, [a.schedule for a in found])
         out.note(f"the advised schedules: {path}")
@@ -84,7 +84,7 @@ def _job(out: Output, model: Model, head: dict[str, Any], given: dict[str, Any])
 def _tasks(out: Output, model: Model, head: dict[str, Any], file: Path, given: dict[str, Any]) -> list[TaskAdvice]:
     from xstage_bench.advice import tasks_document, tasks_text
     from xstage_bench.model.advise.choose import advise_tasks
-    from xstage_bench.task_file import load_tasks
+    from xstage_bench.schedule.task_files import load_tasks
 
     if given["size"] is not None or given["tiles"] is not None or given["tile_ns"] is not None:
         raise UsageError(

@@ -133,9 +133,9 @@ def run_options(
     The seed is the one typed, else that of the run `resumed` or replayed, else a fresh one from the operating system.
     """
     from xstage_bench.device.backend import resolve_backend
-    from xstage_bench.flavour import load_flavour, register
     from xstage_bench.plan import Options, recorded_seed
-    from xstage_bench.schedule_file import load_schedules
+    from xstage_bench.schedule.files import load_schedules
+    from xstage_bench.schedule.flavour import load_flavour, register
 
     if schedule and (only or probe_path or pairs):
         raise UsageError("--schedule brings its own pairs and needs no probe", "leave out --only, --probe-path and --pairs")

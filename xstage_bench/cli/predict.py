@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xstage_bench.model.document import Model
     from xstage_bench.model.predict import PredictedSchedule
     from xstage_bench.model.tasks.predict import TaskPrediction
-    from xstage_bench.schedule import Schedule
+    from xstage_bench.schedule.bursts import Schedule
 
 ROWS_SHOWN = 64
 COLUMNS = (
@@ -105,11 +105,11 @@ def command(
 def _predict(
     out: Output, model: Model, head: dict[str, Any], file: Path, pair: str | None, mhz: float | None, compute: str, *, shown: bool
 ) -> list[PredictedSchedule] | list[TaskPrediction]:
-    from xstage_bench.task_file import is_task_file
+    from xstage_bench.schedule.task_files import is_task_file
 
     if is_task_file(file):
         from xstage_bench.model.tasks.predict import predict_tasks_all
-        from xstage_bench.task_file import load_tasks
+        from xstage_bench.schedule.task_files import load_tasks
 
         tasks = predict_tasks_all(model, load_tasks(file), pair=pair, sm_clock_mhz=mhz, compute=compute)
         for note in dict.fromkeys(note for p in tasks for note in p.notes):
@@ -118,7 +118,7 @@ def _predict(
             out.result({**head, "task_schedules": [p.document() for p in tasks]}, "\n\n".join(_task_text(p) for p in tasks))
         return tasks
     from xstage_bench.pipeline import predict_schedules
-    from xstage_bench.schedule_file import load_schedules
+    from xstage_bench.schedule.files import load_schedules
 
     schedules = load_schedules(file)
     bursts = predict_schedules(model, schedules, pair=pair, sm_clock_mhz=mhz)

@@ -14,9 +14,9 @@ from xstage_bench.cli.progress import progress_bar
 from xstage_bench.errors import ERROR, UsageError
 
 if TYPE_CHECKING:
-    from xstage_bench.device import Compute
     from xstage_bench.device.backend import Peer
     from xstage_bench.record.reader import Run
+    from xstage_bench.schedule.device import Compute
 
 
 @click.command("run", short_help="Measure into a run folder.")
@@ -63,7 +63,7 @@ def command(
 def _is_replay(compute: Compute | None, schedule: tuple[Path, ...]) -> bool:
     if compute is not None and not schedule:
         raise UsageError("--compute does not say what to replay", "--schedule S --compute mma")
-    from xstage_bench.task_file import is_task_file
+    from xstage_bench.schedule.task_files import is_task_file
 
     return compute is not None or any(is_task_file(path) for path in schedule)
 
@@ -73,8 +73,8 @@ def _replay(
     spec: str, peer: Peer, schedule: tuple[Path, ...], flavour_path: tuple[Path, ...], seed: int | None, **probing: Any,
 ) -> int:  # fmt: skip
     from xstage_bench.device.backend import resolve_backend
-    from xstage_bench.flavour import load_flavour, register
     from xstage_bench.pipeline import find_model
+    from xstage_bench.schedule.flavour import load_flavour, register
     from xstage_bench.task_replay import load_any, record_replay
 
     unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path") if probing[name]]

@@ -12,8 +12,8 @@ from xstage_bench.cli.output import Output, check_file, table
 from xstage_bench.errors import ERROR
 
 if TYPE_CHECKING:
-    from xstage_bench.device import Node
-    from xstage_bench.scene import Scene
+    from xstage_bench.schedule.device import Node
+    from xstage_bench.schedule.scenes import Scene
 
 PATTERNS = ("pair", "both_directions", "fan_out", "incast", "all_to_all", "ring")
 STUDIES = ("patterns", "directions", "pairs_at_once", "several_peers", "pulls", "local", "gap_work", "producers_per_sm", "host")
@@ -64,9 +64,9 @@ def _scenes(
     node: Node, *, patterns: tuple[str, ...], studies: tuple[str, ...], source: int, destination: int | None,
     size: int, bursts: int, gap: int, warps: int,
 ) -> list[Scene]:  # fmt: skip
-    from xstage_bench import company
-    from xstage_bench import patterns as known
-    from xstage_bench.schedule import Burst
+    from xstage_bench.schedule import patterns as known
+    from xstage_bench.schedule import studies as company
+    from xstage_bench.schedule.bursts import Burst
 
     course = tuple(Burst(size, gap) for _ in range(bursts))
     ends: dict[str, Any] = {"warps": warps, "source": source}

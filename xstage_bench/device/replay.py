@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device import Execution, Kind, Node
 from xstage_bench.errors import DataError, PairError, UsageError, XStageError
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.identity import Kernel
 from xstage_bench.record.columns import MEASURED, PER_PRODUCER
 from xstage_bench.record.reader import Run, load_run, schedules_of
-from xstage_bench.schedule import Schedule
-from xstage_bench.trace import Status, Trace
+from xstage_bench.schedule.bursts import Schedule
+from xstage_bench.schedule.device import Execution, Kind, Node
+from xstage_bench.schedule.trace import Status, Trace
 
 if TYPE_CHECKING:
     import pandas as pd

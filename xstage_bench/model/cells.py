@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.schedule import WARP_STORE_BYTES
+from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from xstage_bench.model.drain import Rates
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.knee import BASE, EXCESS, FREE, KNEE, NAMES
 from xstage_bench.model.resample import Resampled, combine, estimate
-from xstage_bench.schedule import WARP_STORE_BYTES
+from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
 #: The paper's reference burst per producer.
 REFERENCE_BYTES = 32 * 1024

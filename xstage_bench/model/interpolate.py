@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from xstage_bench.errors import DataError
 from xstage_bench.model.burst_gap import knee_bytes
 from xstage_bench.model.document import BurstGap, DrainRate, PairModel
-from xstage_bench.schedule import WARP_STORE_BYTES
+from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
 FloatArray = NDArray[np.float64]
 

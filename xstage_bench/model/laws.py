@@ -15,7 +15,7 @@ from xstage_bench.model.knee import law
 from xstage_bench.model.periodic import steady
 from xstage_bench.model.predict import STALLED
 from xstage_bench.model.resample import typical
-from xstage_bench.schedule import WARP_STORE_BYTES
+from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd

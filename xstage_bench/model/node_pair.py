@@ -17,7 +17,7 @@ from xstage_bench.model.node.intervals import in_range, interval
 from xstage_bench.model.node.issue import BORROWED
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd

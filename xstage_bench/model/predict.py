@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.document import HoldoutStatus, Model, PairModel
 from xstage_bench.model.interpolate import Law, law_at
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 FloatArray = NDArray[np.float64]
 Form = Literal["node", "burst_gap"]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.completion import DEFAULT
 from xstage_bench.model.estimate import Estimate
+from xstage_bench.schedule.completion import DEFAULT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ class ReleaseLaw:
     Parameters
     ----------
     completion : str
-        Instruction and who executes it (`xstage_bench.completion`).
+        Instruction and who executes it (`xstage_bench.schedule.completion`).
     producers, warps : int
     empty_cycles : Estimate
         Its cost when nothing is outstanding.

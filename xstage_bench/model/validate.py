@@ -26,7 +26,7 @@ from xstage_bench.model.document import (
 from xstage_bench.model.holdout import Errors, noise_floor, standard_errors
 from xstage_bench.model.interpolate import Law, law_at
 from xstage_bench.model.predict import Form, free_cycles, predict_all, time_line, total_ns
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd

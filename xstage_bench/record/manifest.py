@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from xstage_bench.device import Node
 from xstage_bench.errors import DataError
 from xstage_bench.io.identity import Kernel
 from xstage_bench.io.json_file import read_json, write_json
-from xstage_bench.schedule import HOST
+from xstage_bench.schedule.bursts import HOST
+from xstage_bench.schedule.device import Node
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"

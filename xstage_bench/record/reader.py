@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from xstage_bench.completion import DEFAULT
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.flavour import recorded_flavour, register
 from xstage_bench.record.columns import arrow_schema
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
 from xstage_bench.record.parts import COLUMNS, PRODUCERS_FOLDER, SAMPLES_FOLDER, TRACES_NAME, part_name, part_numbers, read_table
-from xstage_bench.schedule import Burst, Schedule, StartRule
+from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
+from xstage_bench.schedule.completion import DEFAULT
+from xstage_bench.schedule.flavour import recorded_flavour, register
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device import Execution
 from xstage_bench.record.columns import MEASURED, PER_PRODUCER, recorded_precision
-from xstage_bench.schedule import Schedule
-from xstage_bench.trace import OPTIONAL, Trace
+from xstage_bench.schedule.bursts import Schedule
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.trace import OPTIONAL, Trace
 
 Columns = dict[str, NDArray[Any]]
 

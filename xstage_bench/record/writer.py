@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from xstage_bench.device import Execution
 from xstage_bench.errors import UsageError, XStageError
 from xstage_bench.io.atomic import write_error
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
@@ -21,7 +20,8 @@ from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest,
 from xstage_bench.record.parts import PRODUCERS_FOLDER, SAMPLES_FOLDER, TRACES_NAME, part_name, part_numbers, to_table, write_table
 from xstage_bench.record.resume import committed, remove_temporary, remove_uncommitted, timelines
 from xstage_bench.record.rows import Columns, Recorded, joined, producer_columns, sample_columns, timeline_columns
-from xstage_bench.trace import STATUSES, Trace
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.trace import STATUSES, Trace
 
 FLUSH_ROWS = 200_000
 FLUSH_SECONDS = 3.0

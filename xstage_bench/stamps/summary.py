@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.trace import Trace
 
 _BURSTS_SHOWN = 16
 

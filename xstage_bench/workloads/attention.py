@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.task_schedule import NONE, Publish, TaskSchedule
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.tasks import NONE, Publish, TaskSchedule
 from xstage_bench.workloads.rates import ELEMENT_BYTES, Machine, named_machine
 from xstage_bench.workloads.shapes import TILE, AttentionShape, attention_shape
 

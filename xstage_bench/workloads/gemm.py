@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 from xstage_bench.workloads.rates import ELEMENT_BYTES, Machine
 from xstage_bench.workloads.shapes import TILE
 

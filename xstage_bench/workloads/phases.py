@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 
 Mode = Literal["prefill", "decode", "distill"]
 MODES: tuple[Mode, ...] = ("prefill", "decode", "distill")

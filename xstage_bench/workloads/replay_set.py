@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 from xstage_bench.workloads.attention import attention_tasks
 from xstage_bench.workloads.keye import keye_phases
 from xstage_bench.workloads.keye_plan import plan_pass

@@ -16,22 +16,22 @@ from typing import Any, Literal
 
 import numpy as np
 
-from xstage_bench.completion import completion_of, every_completion
-from xstage_bench.device import Compute, Execution, Gpu, Node
 from xstage_bench.device.cuda import layout, tasks, visibility, worker
 from xstage_bench.device.cuda import scene as scene_layout
 from xstage_bench.device.cuda.debug import timeout_scale
 from xstage_bench.device.cuda.variant import Variant, variant_of
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
-from xstage_bench.flavour import for_architecture
 from xstage_bench.io.identity import Kernel, merged
-from xstage_bench.layouts import LAYOUTS
-from xstage_bench.scene import Scene, SceneTrace
-from xstage_bench.schedule import HOST, Burst, Schedule
-from xstage_bench.task_schedule import Form, TaskSchedule, TaskTrace
+from xstage_bench.schedule.bursts import HOST, Burst, Schedule
+from xstage_bench.schedule.completion import completion_of, every_completion
+from xstage_bench.schedule.device import Compute, Execution, Gpu, Node
+from xstage_bench.schedule.flavour import for_architecture
+from xstage_bench.schedule.layouts import LAYOUTS
+from xstage_bench.schedule.scenes import Scene, SceneTrace
+from xstage_bench.schedule.tasks import Form, TaskSchedule, TaskTrace
+from xstage_bench.schedule.trace import Trace
+from xstage_bench.schedule.watches import Sighting, Watch
 from xstage_bench.topology import read_topology
-from xstage_bench.trace import Trace
-from xstage_bench.visibility import Sighting, Watch
 
 _START_S = 180.0  # contexts on every GPU, first compilation included
 _COMPILE_S = 5.0  # one variant of the instrument, on every GPU

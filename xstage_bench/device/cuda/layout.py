@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.completion import completion_of
-from xstage_bench.device import Execution
 from xstage_bench.device.cuda.variant import MAX_BURSTS_BULK, Variant, check_shared_memory, variant_of
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.schedule import HOST, MAX_BURSTS_ON_DEVICE, START_RULES, Schedule, require_meeting
-from xstage_bench.trace import Status, Trace
+from xstage_bench.schedule.bursts import HOST, MAX_BURSTS_ON_DEVICE, START_RULES, Schedule, require_meeting
+from xstage_bench.schedule.completion import completion_of
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.trace import Status, Trace
 
 ITEM = np.dtype([(n, "<u4") for n in ("first_burst", "bursts", "warps", "start_rule", "producers", "set", "tag", "result")])
 BURST = np.dtype([(n, "<u4") for n in ("stores", "gap_cycles", "start_ns", "first_group")])

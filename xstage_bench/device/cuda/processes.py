@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.device import Execution
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compiled
 from xstage_bench.device.cuda.device import CudaDevice
@@ -34,8 +33,9 @@ from xstage_bench.device.cuda.rank_gpu import WINDOW_BYTES, RankGpu
 from xstage_bench.device.cuda.rendezvous import Channel, PartnerError, Place, find_place
 from xstage_bench.errors import PairError, UsageError, WaivedError, XStageError
 from xstage_bench.io.identity import Kernel, plain
-from xstage_bench.schedule import Burst, Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.trace import Trace
 
 MEMORIES = ("plain", "ipc", "nvshmem")
 #: Warp-stores per warp, by warps: an isolated sweep with its knee, long enough for the slope of the slowest producer.

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.completion import DEFAULT
-from xstage_bench.device import Node
 from xstage_bench.errors import UsageError
-from xstage_bench.scene import COMPANY_KINDS, Scene, SceneTrace, seats
-from xstage_bench.schedule import START_RULES, Schedule
-from xstage_bench.trace import Status, Trace
+from xstage_bench.schedule.bursts import START_RULES, Schedule
+from xstage_bench.schedule.completion import DEFAULT
+from xstage_bench.schedule.device import Node
+from xstage_bench.schedule.scenes import COMPANY_KINDS, Scene, SceneTrace, seats
+from xstage_bench.schedule.trace import Status, Trace
 
 _U4, _U8 = "<u4", "<u8"
 STREAM = np.dtype(

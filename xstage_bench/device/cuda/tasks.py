@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device import Compute
 from xstage_bench.device.cuda.scene import REPETITION, STATE_DONE
 from xstage_bench.device.cuda.variant import OWN_FLAVOUR
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS, KINDS, Flavour
-from xstage_bench.task_schedule import FORMS, NONE, PUBLISHES, Form, TaskSchedule, TaskTrace
+from xstage_bench.schedule.device import Compute
+from xstage_bench.schedule.flavour import FLAVOURS, KINDS, Flavour
+from xstage_bench.schedule.tasks import FORMS, NONE, PUBLISHES, Form, TaskSchedule, TaskTrace
 
 _U4, _U8 = "<u4", "<u8"
 TASK = np.dtype([(n, _U4) for n in ("compute", "stores", "remote", "waits_for", "target", "signals", "uneven", "pad")])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda import scene, tasks
 from xstage_bench.device.cuda.compile import compile_kernel
-from xstage_bench.task_schedule import FORMS
+from xstage_bench.schedule.tasks import FORMS
 
 _LEAD_NS = 6000  # from the conductor's last message to the common start, as for scenes
 _SPIN_TIMEOUT_NS = 1_000_000_000

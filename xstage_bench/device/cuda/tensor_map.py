@@ -99,7 +99,7 @@ def encode_tensor_map(address: int, size: int, variant: Variant) -> NDArray[np.u
     RuntimeError
         The driver refuses it.
     """
-    from xstage_bench.layouts import LAYOUTS
+    from xstage_bench.schedule.layouts import LAYOUTS
 
     row = ROW_BYTES[LAYOUTS[variant.layout].segments]
     rows_of_box = variant.flavour.bytes // (BOX_COLUMNS * COLUMN_BYTES)

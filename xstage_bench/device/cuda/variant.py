@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xstage_bench.completion import DEFAULT, WHO, completion_of
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS, KINDS, Flavour
-from xstage_bench.layouts import LAYOUTS
-from xstage_bench.schedule import MAX_BURSTS_ON_DEVICE, MAX_WARPS, Schedule
+from xstage_bench.schedule.bursts import MAX_BURSTS_ON_DEVICE, MAX_WARPS, Schedule
+from xstage_bench.schedule.completion import DEFAULT, WHO, completion_of
+from xstage_bench.schedule.flavour import FLAVOURS, KINDS, Flavour
+from xstage_bench.schedule.layouts import LAYOUTS
 
 OWN_FLAVOUR = "xstage_own_flavour.cuh"
 MAX_BURSTS_BULK = 64

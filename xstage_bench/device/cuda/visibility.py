@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.variant import variant_of
 from xstage_bench.errors import UsageError
-from xstage_bench.visibility import FORMATS, METHODS, MODES, RESERVED_SMS, Sighting, Watch
+from xstage_bench.schedule.watches import FORMATS, METHODS, MODES, RESERVED_SMS, Sighting, Watch
 
 # fmt: off
 _NUMBERS = (

@@ -30,8 +30,8 @@ from xstage_bench.device.cuda.tasks_worker import TaskWorker
 from xstage_bench.device.cuda.tensor_map import TENSOR_MAP_BYTES, encode_tensor_map
 from xstage_bench.device.cuda.variant import BULK_SHARED_BYTES, Variant
 from xstage_bench.device.cuda.visibility_worker import Visibility
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.schedule import HOST
+from xstage_bench.schedule.bursts import HOST
+from xstage_bench.schedule.flavour import FLAVOURS
 
 _THREADS = 512
 _LEAD_NS = 3000  # from the last arrival at the barrier to the common start: enough for its release to reach every SM

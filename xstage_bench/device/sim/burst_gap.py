@@ -17,8 +17,8 @@ import numpy as np
 from xstage_bench.device.sim.arbiter import Array
 from xstage_bench.device.sim.core import Ideal
 from xstage_bench.device.sim.presets import PRESETS
-from xstage_bench.schedule import Schedule
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import Schedule
+from xstage_bench.schedule.trace import Trace
 
 NAME = "burst-gap"
 BASE = "h200-nv18-x2"  # GPUs, SMs and clocks are those of this preset

@@ -12,7 +12,7 @@ from xstage_bench.device.sim.arbiter import Array
 from xstage_bench.device.sim.fluid import ALONE, FREE, TIMED, Rows, Solution, solve
 from xstage_bench.device.sim.port import issue_cycles
 from xstage_bench.device.sim.presets import Groups, Preset
-from xstage_bench.schedule import HOST, Schedule
+from xstage_bench.schedule.bursts import HOST, Schedule
 
 _UNSHARED = 1e9  # bytes per cycle: no limit
 _BATCH = 512  # rows solved in step: wide enough to hide the cost of a numpy call, narrow enough to bound memory

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from xstage_bench.device import Compute, Execution, Gpu, Node
 from xstage_bench.device.sim import burst_gap
 from xstage_bench.device.sim.core import Conditions, Ideal, run
 from xstage_bench.device.sim.faults import Faults, raise_if_dropped, raise_if_error_due, raise_if_hanging
@@ -19,10 +18,11 @@ from xstage_bench.device.sim.scene import courses
 from xstage_bench.device.sim.tasks import course_of as task_course
 from xstage_bench.device.sim.timeline import store_times
 from xstage_bench.errors import PairError, UsageError
-from xstage_bench.scene import Scene, SceneTrace, seats
-from xstage_bench.schedule import HOST, Schedule, require_meeting
-from xstage_bench.task_schedule import TaskSchedule, TaskTrace
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import HOST, Schedule, require_meeting
+from xstage_bench.schedule.device import Compute, Execution, Gpu, Node
+from xstage_bench.schedule.scenes import Scene, SceneTrace, seats
+from xstage_bench.schedule.tasks import TaskSchedule, TaskTrace
+from xstage_bench.schedule.trace import Trace
 
 _CHUNK = 384  # executions looked ahead: bounds memory, and a batch this wide already hides the cost of a numpy call
 _KEPT_BYTES = 100_000_000  # of solved courses: repetitions come in random order, and a solved schedule costs no second solution

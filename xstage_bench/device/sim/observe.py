@@ -10,9 +10,9 @@ from xstage_bench.device.sim.arbiter import Array
 from xstage_bench.device.sim.core import Ideal
 from xstage_bench.device.sim.presets import Noise, Preset
 from xstage_bench.device.sim.tasks import TaskCourse
-from xstage_bench.schedule import Schedule
-from xstage_bench.task_schedule import TaskSchedule, TaskTrace
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import Schedule
+from xstage_bench.schedule.tasks import TaskSchedule, TaskTrace
+from xstage_bench.schedule.trace import Trace
 
 
 def stream(*identity: object) -> np.random.Generator:

@@ -18,7 +18,7 @@ from xstage_bench.device.sim.arbiter import Array
 from xstage_bench.device.sim.core import Ideal, places
 from xstage_bench.device.sim.port import issue_cycles
 from xstage_bench.device.sim.presets import Preset
-from xstage_bench.schedule import HOST, Schedule
+from xstage_bench.schedule.bursts import HOST, Schedule
 
 _TIE = 1e-6  # cycles, and bytes
 _LEFT = 1e-3  # bytes of a burst: less is none

@@ -19,7 +19,7 @@ from xstage_bench.device.sim.arbiter import Array, rates
 from xstage_bench.device.sim.core import Conditions, places
 from xstage_bench.device.sim.port import issue_cycles
 from xstage_bench.device.sim.presets import Preset
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 IntArray = NDArray[np.int64]
 STEP = 64.0  # cycles; at a full link an SM of 132 drains a store in about six

@@ -10,7 +10,7 @@ from xstage_bench.device.sim.arbiter import Array
 from xstage_bench.device.sim.core import Conditions, course_of_first_burst
 from xstage_bench.device.sim.port import issue_times
 from xstage_bench.device.sim.presets import Preset
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 #: Cycles that a stamp adds to each store of one warp (docs/method.md).
 STAMP_CYCLES = 22.0

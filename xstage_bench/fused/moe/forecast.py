@@ -14,7 +14,7 @@ from xstage_bench.fused.moe.layer import PADDING, Layer, Rows, tiles_per_sm
 from xstage_bench.fused.moe.order import Order, TaskLists, task_lists, wave_orders
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.tasks.costs import AHEAD, PUBLISHERS
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 from xstage_bench.workloads.shapes import TILE
 
 if TYPE_CHECKING:

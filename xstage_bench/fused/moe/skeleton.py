@@ -11,7 +11,7 @@ from typing import Any
 
 from xstage_bench.fused.moe.build import COMBINE_BYTES
 from xstage_bench.fused.moe.suite import Case
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 from xstage_bench.workloads.moe import MAX_EP, moe_tasks
 from xstage_bench.workloads.shapes import moe_shape
 

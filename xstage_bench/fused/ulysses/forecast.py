@@ -20,7 +20,7 @@ from xstage_bench.errors import DataError
 from xstage_bench.fused.ulysses.attention import Build, Store, alone_of
 from xstage_bench.fused.ulysses.problem import BF16_BYTES, Problem
 from xstage_bench.fused.ulysses.tile_order import ORDERS
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model

@@ -9,7 +9,7 @@ import numpy as np
 from xstage_bench.model.advise.reorder import Recipe, apply
 from xstage_bench.model.document import Model
 from xstage_bench.model.tasks.predict import TaskPrediction, node_of, predict_tasks_all
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 
 #: Leads tried, in quiet tasks of a producer. One to two was best nearly everywhere in measurements; short schedules want less.
 LEADS = (0.25, 0.5, 1.0, 1.5, 2.0, 4.0)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.document import Model
 from xstage_bench.model.sms import sms_of
 from xstage_bench.model.stage import Stage, stage_at
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 #: The fewest SMs that drain this share of what all of them do are enough.
 NEARLY_ALL = 0.98

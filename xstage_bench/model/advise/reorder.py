@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.parameters import PARAMETERS
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
 FloatArray = NDArray[np.float64]
 _STORE = 512

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
 from xstage_bench.model.node.placement import Placement
-from xstage_bench.schedule import MAX_WARPS, START_RULES, Burst, Schedule
+from xstage_bench.schedule.bursts import MAX_WARPS, START_RULES, Burst, Schedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

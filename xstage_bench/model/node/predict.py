@@ -16,7 +16,7 @@ from xstage_bench.model.node.fluid import Rows, Solution, solve
 from xstage_bench.model.node.issue import free_cycles
 from xstage_bench.model.node.packed import RULES, Packed, pack
 from xstage_bench.model.node.parameters import NodeModel
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

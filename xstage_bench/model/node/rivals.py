@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.model.node.data import Measured
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 FloatArray = NDArray[np.float64]
 

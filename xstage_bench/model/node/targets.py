@@ -11,7 +11,7 @@ from xstage_bench.model.node.compiled import can_compile
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -20,7 +20,7 @@ from xstage_bench.gpus import Default, kind_of
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.json_file import read_json
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 
 #: Under results/, and in the wheel.
 REFERENCE = "reference/task-costs.json"

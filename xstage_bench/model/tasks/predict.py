@@ -20,7 +20,7 @@ from xstage_bench.model.tasks.compiled import choose_compiled, run
 from xstage_bench.model.tasks.costs import TaskCosts, costs_of, find_costs, notes_of, reference_costs
 from xstage_bench.model.tasks.state import LEVEL, NOW, State
 from xstage_bench.model.tasks.work import work_of
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -12,7 +12,7 @@ from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import BLUR, EVENS_OUT_BYTES
 from xstage_bench.model.tasks.costs import PASSED_BYTES, REACH_CYCLES, STORE_WARPS, Costs
 from xstage_bench.model.tasks.state import GPU, RELAXED, SYS, State, Work
-from xstage_bench.task_schedule import TaskSchedule
+from xstage_bench.schedule.tasks import TaskSchedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import cast
 
-from xstage_bench.completion import DEFAULT as DEFAULT_COMPLETION
 from xstage_bench.errors import DataError, XStageError
 from xstage_bench.io.csv_rows import check_width, places_of_columns, producers_cell, rows_of, shown, whole, whole_cell
-from xstage_bench.schedule import Burst, Schedule, StartRule
+from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
+from xstage_bench.schedule.completion import DEFAULT as DEFAULT_COMPLETION
 
 #: Columns of a whole schedule: the same in all its rows, or empty after its first.
 HEAD_COLUMNS = ("source", "destination", "producers", "warps", "flavour", "layout", "start", "completion", "warps_meet")

@@ -14,10 +14,10 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device import Node
 from xstage_bench.errors import UsageError
-from xstage_bench.schedule import MAX_WARPS, Schedule, require_meeting
-from xstage_bench.trace import Trace
+from xstage_bench.schedule.bursts import MAX_WARPS, Schedule, require_meeting
+from xstage_bench.schedule.device import Node
+from xstage_bench.schedule.trace import Trace
 
 CompanyKind = Literal["pull", "pull.bulk", "copy"]
 COMPANY_KINDS: tuple[str, ...] = get_args(CompanyKind)
@@ -88,7 +88,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         if not self.schedules and not self.company:
-            raise UsageError("a scene needs a schedule or a companion", "see the patterns of xstage_bench.patterns")
+            raise UsageError("a scene needs a schedule or a companion", "see the patterns of xstage_bench.schedule.patterns")
         for s in self.schedules:
             require_meeting(s)
             if s.start == "isolated" and len(s.bursts) > 1:

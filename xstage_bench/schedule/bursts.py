@@ -23,12 +23,12 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.completion import DEFAULT as DEFAULT_COMPLETION
-from xstage_bench.completion import completion_of
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.flavour import WARP_STORE_BYTES as WARP_STORE_BYTES
-from xstage_bench.layouts import LAYOUTS as LAYOUTS
+from xstage_bench.schedule.completion import DEFAULT as DEFAULT_COMPLETION
+from xstage_bench.schedule.completion import completion_of
+from xstage_bench.schedule.flavour import FLAVOURS
+from xstage_bench.schedule.flavour import WARP_STORE_BYTES as WARP_STORE_BYTES
+from xstage_bench.schedule.layouts import LAYOUTS as LAYOUTS
 
 StartRule = Literal["isolated", "free", "timed"]
 START_RULES: tuple[str, ...] = get_args(StartRule)

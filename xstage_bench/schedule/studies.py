@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from xstage_bench.device import Node
-from xstage_bench.patterns import PATTERNS, both_directions, fan_out_to, incast_from, pair, shift
-from xstage_bench.scene import Companion, CompanyKind, GapWork, Scene
-from xstage_bench.schedule import HOST, Burst, Schedule
+from xstage_bench.schedule.bursts import HOST, Burst, Schedule
+from xstage_bench.schedule.device import Node
+from xstage_bench.schedule.patterns import PATTERNS, both_directions, fan_out_to, incast_from, pair, shift
+from xstage_bench.schedule.scenes import Companion, CompanyKind, GapWork, Scene
 
 WARPS = 4
 WORK: tuple[GapWork, ...] = ("idle", "mma")

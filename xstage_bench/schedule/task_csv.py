@@ -10,7 +10,7 @@ from typing import Any
 
 from xstage_bench.errors import DataError, XStageError
 from xstage_bench.io.csv_rows import check_width, places_of_columns, producers_cell, rows_of, shown, whole, whole_cell, written_producers
-from xstage_bench.task_schedule import NONE, TaskSchedule
+from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 #: Columns of a whole schedule: the same in all its rows, or empty after its first.
 HEAD_COLUMNS = ("name", "source", "destination", "both_ways", "producers", "warps", "form", "publish", "flavour")

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.schedule import MAX_BURST_BYTES, resolve_smids
+from xstage_bench.schedule.bursts import MAX_BURST_BYTES, resolve_smids
+from xstage_bench.schedule.flavour import FLAVOURS
 
 Form = Literal["single", "ping_pong"]
 FORMS: tuple[str, ...] = get_args(Form)

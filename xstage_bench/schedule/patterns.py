@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from xstage_bench.device import Node
 from xstage_bench.errors import UsageError
-from xstage_bench.scene import Scene
-from xstage_bench.schedule import HOST, Burst, Schedule
+from xstage_bench.schedule.bursts import HOST, Burst, Schedule
+from xstage_bench.schedule.device import Node
+from xstage_bench.schedule.scenes import Scene
 
 
 def pair(node: Node, bursts: tuple[Burst, ...], *, warps: int = 4, source: int = 0, destination: int = 1) -> Scene:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from xstage_bench.errors import UsageError
-from xstage_bench.schedule import HOST, Schedule, require_meeting
-from xstage_bench.task_schedule import MAX_TASK_WARPS, NONE, TaskSchedule
+from xstage_bench.schedule.bursts import HOST, Schedule, require_meeting
+from xstage_bench.schedule.tasks import MAX_TASK_WARPS, NONE, TaskSchedule
 
 
 def tasks_of_bursts(schedule: Schedule, name: str = "") -> TaskSchedule:

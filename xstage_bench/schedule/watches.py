@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
-from xstage_bench.flavour import FLAVOURS
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
+from xstage_bench.schedule.flavour import FLAVOURS
 
 Mode = Literal["curve", "ping", "message"]
 MODES: tuple[str, ...] = get_args(Mode)

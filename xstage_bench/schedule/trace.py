@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.schedule import Schedule
+from xstage_bench.schedule.bursts import Schedule
 
 #: ``ok`` enters fits. ``warmup``: the first executions after idle, kept and marked. ``throttled``: the SM clock fell below
 #: the run's own level. ``timeout``: a device-side wait ended by its time-out. ``corrupt``: the destination did not hold what was stored.

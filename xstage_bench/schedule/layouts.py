@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from xstage_bench.flavour import LANES, Flavour
+from xstage_bench.schedule.flavour import LANES, Flavour
 
 SEGMENT_BYTES = 256
 Segments = Literal["none", "rows", "tile"]
