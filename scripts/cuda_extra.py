@@ -1,6 +1,6 @@
 """Print the CUDA extra that fits this machine's driver, ``[cuda13]`` or ``[cuda12]``; nothing without a driver.
 
-Runs before anything is installed, so it uses the standard library alone. The thresholds are those of ``xstage_bench.doctor``
+Runs before anything is installed, so it uses the standard library alone. The thresholds are those of ``xstage_bench.machine.doctor``
 (a test compares them).
 """
 

@@ -108,7 +108,7 @@ def gpus_here(backend: str) -> int:
             return len(with_gpus.node().gpus)
         finally:
             with_gpus.close()
-    from xstage_bench.topology import read_topology
+    from xstage_bench.machine.topology import read_topology
 
     return len(read_topology().gpus)
 

@@ -74,9 +74,9 @@ def model(data: bytes) -> None:
 
 def topology(data: bytes) -> None:
     """A driver that answers what the bytes say: other types, other numbers, errors."""
-    from xstage_bench.doctor import examine
-    from xstage_bench.environment import snapshot
-    from xstage_bench.topology import read_topology
+    from xstage_bench.machine.doctor import examine
+    from xstage_bench.machine.environment import snapshot
+    from xstage_bench.machine.topology import read_topology
 
     rng = random.Random(data)
     answers = [None, -1, 0, 1, 2**63, "", "N/A", b"\xff", [], [1], {}, 1.5, float("nan")]

@@ -24,11 +24,12 @@ from xstage_bench.critique import criticise
 from xstage_bench.device.backend import BackendChoice, resolve_backend
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.device.sim.faults import Faults
-from xstage_bench.doctor import can_measure, examine
-from xstage_bench.environment import snapshot
 from xstage_bench.errors import DataError, UsageError, WaivedError, XStageError
 from xstage_bench.fleet.outliers import judge
 from xstage_bench.io.json_file import encode_json
+from xstage_bench.machine.doctor import can_measure, examine
+from xstage_bench.machine.environment import snapshot
+from xstage_bench.machine.topology import matrix, read_topology
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.pipeline import fit_run, usable_samples
 from xstage_bench.plan import Options, make_plan
@@ -38,7 +39,6 @@ from xstage_bench.record.reader import Run, load_run
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution, Gpu, Node
 from xstage_bench.schedule.files import load_schedules
-from xstage_bench.topology import matrix, read_topology
 
 ROOT = Path(__file__).parent.parent
 SIM = BackendChoice("sim:h200-nv18-x2", "test", True)

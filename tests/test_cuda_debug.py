@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from xstage_bench.device.cuda.debug import FAULT, FAULTS, TIMEOUT_SCALE, planted, timeout_scale
-from xstage_bench.environment import VARIABLES
 from xstage_bench.errors import UsageError
+from xstage_bench.machine.environment import VARIABLES
 
 
 def test_nothing_is_planted_and_nothing_scaled_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

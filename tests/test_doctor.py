@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from xstage_bench.doctor import can_measure, cuda_extra, examine
-from xstage_bench.environment import snapshot
-from xstage_bench.topology import read_topology
+from xstage_bench.machine.doctor import can_measure, cuda_extra, examine
+from xstage_bench.machine.environment import snapshot
+from xstage_bench.machine.topology import read_topology
 
 
 def findings_of(nvml, *, has_cupy=True):

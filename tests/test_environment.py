@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from xstage_bench.environment import decode_clock_events, link_error_deltas, package_versions, snapshot
+from xstage_bench.machine.environment import decode_clock_events, link_error_deltas, package_versions, snapshot
 
 A, B = "GPU-11111111-aaaa-4aaa-8aaa-000000000001", "GPU-22222222-bbbb-4bbb-8bbb-000000000002"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from xstage_bench.gpus import Fact, gpus
+from xstage_bench.machine.gpus import Fact, gpus
 
 PACKAGE = Path(__file__).parent.parent / "xstage_bench"
 #: Where they belong, and who says so. A pair is one number that a file may have.

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xstage_bench.doctor_host import BYTES_PER_PAIR, examine_host
-from xstage_bench.host import Host, acs_control, read_host
+from xstage_bench.machine.doctor_host import BYTES_PER_PAIR, examine_host
+from xstage_bench.machine.host import Host, acs_control, read_host
 
 QUIET = Host("off", (), None, None, None, None, 1 << 30, 10**12)
 ENVIRONMENT = {"gpus": [{"index": 0}, {"index": 1}], "variables": {"NVIDIA_VISIBLE_DEVICES": "0,1"}}

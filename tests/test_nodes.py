@@ -8,9 +8,9 @@ from typing import Any
 import nodes
 import pytest
 
-from xstage_bench.doctor import can_measure, examine
-from xstage_bench.environment import snapshot
-from xstage_bench.topology import matrix, read_topology
+from xstage_bench.machine.doctor import can_measure, examine
+from xstage_bench.machine.environment import snapshot
+from xstage_bench.machine.topology import matrix, read_topology
 
 NAMES = list(nodes.nodes())
 

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 
-from xstage_bench.nvml import NvmlGpu, pci_address, pci_bus_gpus
+from xstage_bench.machine.nvml import NvmlGpu, pci_address, pci_bus_gpus
+from xstage_bench.machine.topology import from_node, matrix, read_topology
+from xstage_bench.machine.visible_devices import visible_gpus
 from xstage_bench.schedule.device import Gpu, Node
-from xstage_bench.topology import from_node, matrix, read_topology
-from xstage_bench.visible import visible_gpus
 
 A, B = "GPU-11111111-aaaa-4aaa-8aaa-000000000001", "GPU-22222222-bbbb-4bbb-8bbb-000000000002"
 

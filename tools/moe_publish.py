@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from moe_gemm import rank_of
 
-from xstage_bench.environment import snapshot
 from xstage_bench.fused.moe.build import FEWEST_STAGES, MOST_STAGES, PUBLISHES, Build
 from xstage_bench.fused.moe.group import Gpus, Group
 from xstage_bench.fused.moe.layer import DTYPES, Layer
@@ -25,6 +24,7 @@ from xstage_bench.fused.moe.measure import check, plain_build
 from xstage_bench.fused.moe.order import Order
 from xstage_bench.fused.spread import spread
 from xstage_bench.io.json_file import read_json, write_json
+from xstage_bench.machine.environment import snapshot
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape
 

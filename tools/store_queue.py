@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import compile_kernel, compiled
-from xstage_bench.environment import snapshot
 from xstage_bench.io.identity import plain
 from xstage_bench.io.json_file import read_json, write_json
+from xstage_bench.machine.environment import snapshot
 
 AFTER = ("nothing", "shuffle", "shared load", "global load", "overwrite", "bulk load")
 #: By bulk stores only reads are asked for: their stores take no register and no place in the SM's queue.

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xstage_bench.environment import snapshot
 from xstage_bench.errors import PairError
 from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.io.json_file import read_json
+from xstage_bench.machine.environment import snapshot
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Device, Execution, kernels_of
 from xstage_bench.schedule.flavour import FLAVOURS

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xstage_bench.finding import Finding, Status
-from xstage_bench.gpus import REFERENCE_GPU, Default, borrowed, find_gpu, reference_gpu
 from xstage_bench.io.identity import in_words
+from xstage_bench.machine.finding import Finding, Status
+from xstage_bench.machine.gpus import REFERENCE_GPU, Default, borrowed, find_gpu, reference_gpu
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.headline import free_entry, headline_entry
 from xstage_bench.model.resample import MIN_PROCESSES

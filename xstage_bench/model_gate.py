@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from xstage_bench.finding import Finding, Status
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.json_file import read_json
+from xstage_bench.machine.finding import Finding, Status
 from xstage_bench.model.cells import TINY
 from xstage_bench.model.document import HoldoutStatus, HoldoutVerdict, Model, ModelScore, NoiseFloor, PairModel, Validation
 from xstage_bench.schedule.bursts import HOST

@@ -17,7 +17,7 @@ from xstage_bench.errors import DataError, UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from xstage_bench.finding import Finding
+    from xstage_bench.machine.finding import Finding
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.model.node_pair import Found
     from xstage_bench.model.predict import PredictedSchedule
@@ -154,7 +154,7 @@ def judged(model: Model, validation: Validation | None) -> tuple[Model, list[Fin
 
     A validation of another fit judges nothing, and that is said.
     """
-    from xstage_bench.finding import Finding
+    from xstage_bench.machine.finding import Finding
     from xstage_bench.model.document import digest
     from xstage_bench.model_gate import findings, judge_model, with_verdicts
 

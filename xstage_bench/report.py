@@ -30,7 +30,7 @@ from xstage_bench.schedule.bursts import HOST
 from xstage_bench.yardstick import marks
 
 if TYPE_CHECKING:
-    from xstage_bench.finding import Finding
+    from xstage_bench.machine.finding import Finding
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.record.reader import Run

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from xstage_bench.device.backend import open_device
 from xstage_bench.device.replay import ReplayDevice
-from xstage_bench.environment import link_error_deltas, snapshot
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.identity import Kernel, merged
+from xstage_bench.machine.environment import link_error_deltas, snapshot
 from xstage_bench.order import Job, chunks, jobs_of, recorded_chunks
 from xstage_bench.plan import Options, Plan, plan_for
 from xstage_bench.record.manifest import Manifest

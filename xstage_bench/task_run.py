@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.device.backend import BackendChoice, open_device
-from xstage_bench.environment import link_error_deltas, snapshot
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.identity import Kernel, merged, plain
+from xstage_bench.machine.environment import link_error_deltas, snapshot
 from xstage_bench.model.estimate import Estimate, over_processes
 from xstage_bench.scene_run import node_facts
 from xstage_bench.schedule.device import Compute, TaskDevice, kernels_of

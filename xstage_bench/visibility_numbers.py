@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.gpus import Default
+from xstage_bench.machine.gpus import Default
 from xstage_bench.schedule.watches import WARMUP, Sighting
 
 _REPLICAS = 400

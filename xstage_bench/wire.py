@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.errors import PairError
-from xstage_bench.nvml import ask_field, list_gpus, open_nvml
+from xstage_bench.machine.nvml import ask_field, list_gpus, open_nvml
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Device, Execution
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from xstage_bench.compare import load_reference
 from xstage_bench.errors import XStageError
-from xstage_bench.gpus import GpuFacts, find_gpu, kind_of
+from xstage_bench.machine.gpus import GpuFacts, find_gpu, kind_of
 from xstage_bench.model.headline import headline_rate
 
 if TYPE_CHECKING:

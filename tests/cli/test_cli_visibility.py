@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from xstage_bench.topology import read_topology
+from xstage_bench.machine.topology import read_topology
 
 
 def test_without_a_pair_of_gpus_it_says_so_and_writes_nothing(xstage, tmp_path):

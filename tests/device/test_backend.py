@@ -6,8 +6,8 @@ import pytest
 
 from xstage_bench.device.backend import BackendChoice, open_device, resolve_backend
 from xstage_bench.errors import DataError, UsageError, WaivedError
+from xstage_bench.machine.topology import read_topology
 from xstage_bench.schedule.bursts import HOST
-from xstage_bench.topology import read_topology
 
 
 def never():

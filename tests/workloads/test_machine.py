@@ -9,7 +9,7 @@ import pytest
 from other_gpus import OTHERS, RECORDED, write_model
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.gpus import REFERENCE_GPU, Default, Fact, borrowed, find_gpu, gpus
+from xstage_bench.machine.gpus import REFERENCE_GPU, Default, Fact, borrowed, find_gpu, gpus
 from xstage_bench.model.document import load_model
 from xstage_bench.model.sms import sms_of
 from xstage_bench.workloads import workload_phases

@@ -20,11 +20,11 @@ def command(out: Output, folder: Path) -> int:
 
     Exit 0 when a pair of GPUs can be measured, with warnings or without; 3 when none can.
     """
-    from xstage_bench.doctor import can_measure, examine
-    from xstage_bench.doctor_host import examine_host
-    from xstage_bench.environment import snapshot
-    from xstage_bench.host import read_host
-    from xstage_bench.topology import read_topology
+    from xstage_bench.machine.doctor import can_measure, examine
+    from xstage_bench.machine.doctor_host import examine_host
+    from xstage_bench.machine.environment import snapshot
+    from xstage_bench.machine.host import read_host
+    from xstage_bench.machine.topology import read_topology
 
     environment = snapshot()
     topology = read_topology()

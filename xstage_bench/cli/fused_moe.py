@@ -47,7 +47,7 @@ def command(
     from xstage_bench.fused.moe.run import Options, devices_of, run
     from xstage_bench.fused.moe.suite import ROUTINGS, SHAPES, TOKENS, suite_cases
     from xstage_bench.fused.moe.summary import summarise
-    from xstage_bench.topology import read_topology
+    from xstage_bench.machine.topology import read_topology
 
     if suite == bool(shapes):
         raise UsageError("neither a shape nor the suite" if not suite else "--suite has its own shapes", "--shape dsv4-flash, or --suite")

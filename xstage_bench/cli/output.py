@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from xstage_bench.finding import Finding
+    from xstage_bench.machine.finding import Finding
     from xstage_bench.model.document import Model
     from xstage_bench.record.reader import Run
 

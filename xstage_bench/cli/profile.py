@@ -58,10 +58,10 @@ def _status(out: Output, done: Profiled) -> int:
 
 
 def _one(out: Output, options: Options, folder: Path, resume: bool) -> Profiled:
-    from xstage_bench.doctor import examine
-    from xstage_bench.environment import snapshot
+    from xstage_bench.machine.doctor import examine
+    from xstage_bench.machine.environment import snapshot
+    from xstage_bench.machine.topology import read_topology
     from xstage_bench.pipeline import profile
-    from xstage_bench.topology import read_topology
 
     if options.backend.spec == "cuda":
         for finding in examine(read_topology(), snapshot()):

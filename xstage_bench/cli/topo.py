@@ -11,7 +11,7 @@ from xstage_bench.cli.output import Output, table
 from xstage_bench.errors import WAIVED
 
 if TYPE_CHECKING:
-    from xstage_bench.topology import Topology
+    from xstage_bench.machine.topology import Topology
 
 _LEGEND = (
     "Row stores to column. NV# = that many NVLinks, PCIe = peer access over PCIe, peer = a simulated or recorded pair, none = no path;",
@@ -28,7 +28,7 @@ def command(out: Output, spec: str) -> int:
     NV18 means 18 NVLinks; a pair marked with ! cannot be measured. Exit 3 when there are GPUs but no usable pair.
     """
     from xstage_bench.device.backend import open_device, resolve_backend
-    from xstage_bench.topology import from_node, read_topology
+    from xstage_bench.machine.topology import from_node, read_topology
 
     if spec in ("auto", "cuda"):
         node = read_topology()
@@ -47,7 +47,7 @@ def command(out: Output, spec: str) -> int:
 
 
 def _show(out: Output, name: str, node: Topology, *, simulated: bool) -> None:
-    from xstage_bench.topology import matrix
+    from xstage_bench.machine.topology import matrix
 
     lines = [f"backend {name}" + (", SIMULATED" if simulated else "")]
     rows = [

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import Literal
 
 from xstage_bench.errors import UsageError, WaivedError
+from xstage_bench.machine.topology import Topology, read_topology
 from xstage_bench.schedule.device import Device
-from xstage_bench.topology import Topology, read_topology
 
 DEFAULT_PRESET = "h200-nv18-x2"
 Peer = Literal["auto", "gpu", "host"]

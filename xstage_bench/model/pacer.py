@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from xstage_bench.gpus import Default
+from xstage_bench.machine.gpus import Default
 from xstage_bench.model.predict import STALLED
 from xstage_bench.model.stage import Stage
 

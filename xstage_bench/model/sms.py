@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xstage_bench.errors import DataError
-from xstage_bench.gpus import find_gpu
+from xstage_bench.machine.gpus import find_gpu
 from xstage_bench.model.document import Model
 
 

@@ -22,6 +22,7 @@ from xstage_bench.device.cuda.debug import timeout_scale
 from xstage_bench.device.cuda.variant import Variant, variant_of
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
 from xstage_bench.io.identity import Kernel, merged
+from xstage_bench.machine.topology import read_topology
 from xstage_bench.schedule.bursts import HOST, Burst, Schedule
 from xstage_bench.schedule.completion import completion_of, every_completion
 from xstage_bench.schedule.device import Compute, Execution, Gpu, Node
@@ -31,7 +32,6 @@ from xstage_bench.schedule.scenes import Scene, SceneTrace
 from xstage_bench.schedule.tasks import Form, TaskSchedule, TaskTrace
 from xstage_bench.schedule.trace import Trace
 from xstage_bench.schedule.watches import Sighting, Watch
-from xstage_bench.topology import read_topology
 
 _START_S = 180.0  # contexts on every GPU, first compilation included
 _COMPILE_S = 5.0  # one variant of the instrument, on every GPU

@@ -17,7 +17,7 @@ from xstage_bench.fused.moe.group import Group, Prepared, Times
 from xstage_bench.fused.moe.layer import PADDING, Layer, Rows, Slots, tiles_per_sm
 from xstage_bench.fused.moe.order import Order, usual_wave, wave_orders
 from xstage_bench.fused.spread import spread
-from xstage_bench.gpus import REFERENCE_GPU, find_gpu, reference_gpu
+from xstage_bench.machine.gpus import REFERENCE_GPU, find_gpu, reference_gpu
 from xstage_bench.workloads.shapes import TILE
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xstage_bench.fused.moe.build import LONG_LAYER_TILES
 from xstage_bench.fused.moe.forecast import ALIKE, CALM, CALM_UNEVEN, LEADS, ONE_BLOCK, PREFERRED, SURELY_SLOWER, UNEVEN
-from xstage_bench.gpus import Default
+from xstage_bench.machine.gpus import Default
 from xstage_bench.model.pacer import TUNED as PACER
 
 _SUITE = "three runs of the suite on 2 x H200, 2026-11-29 and -30 (docs/moe.md)"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import HOPPER, compile_kernel
 from xstage_bench.errors import UsageError, WaivedError
-from xstage_bench.gpus import Default
+from xstage_bench.machine.gpus import Default
 
 MAX_OWNERS = 16
 PLAN = np.dtype(

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from xstage_bench.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.errors import UsageError, WaivedError, XStageError
 from xstage_bench.fused.session import results
 from xstage_bench.fused.ulysses.attention import ALONE, FLAGS, STORES, TUNED, Flags, Store, alone_of, best_build
@@ -20,8 +19,9 @@ from xstage_bench.fused.ulysses.problem import Placing, Problem
 from xstage_bench.fused.ulysses.shapes import heads_named, known_heads
 from xstage_bench.fused.ulysses.tile_facts import tile_facts
 from xstage_bench.fused.ulysses.tile_order import ORDERS
-from xstage_bench.gpus import tuned_document
 from xstage_bench.io.identity import Kernel, merged, plain
+from xstage_bench.machine.environment import link_error_deltas, package_versions, snapshot
+from xstage_bench.machine.gpus import tuned_document
 
 AGAIN = f"{ALONE} again"
 #: What flags cost is shown for this order.

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from xstage_bench.errors import DataError
-from xstage_bench.gpus import Default, kind_of
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.json_file import read_json
+from xstage_bench.machine.gpus import Default, kind_of
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.schedule.tasks import TaskSchedule
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xstage_bench.finding import Finding
-from xstage_bench.host import Host
+from xstage_bench.machine.finding import Finding
+from xstage_bench.machine.host import Host
 
 #: A full profile of two GPUs takes 12 to 25 MB, and figures and report 3 more.
 BYTES_PER_PAIR = 15_000_000

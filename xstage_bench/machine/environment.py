@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from xstage_bench.links import FIELD_TRAFFIC_BYTES, read_links
-from xstage_bench.nvml import NvmlGpu, NvmlUnavailable, ask, ask_field, list_gpus, open_nvml, put, text, whole
-from xstage_bench.topology import fabric_state
-from xstage_bench.visible import cuda_enumeration, visible_gpus
+from xstage_bench.machine.links import FIELD_TRAFFIC_BYTES, read_links
+from xstage_bench.machine.nvml import NvmlGpu, NvmlUnavailable, ask, ask_field, list_gpus, open_nvml, put, text, whole
+from xstage_bench.machine.topology import fabric_state
+from xstage_bench.machine.visible_devices import cuda_enumeration, visible_gpus
 
 #: Distributions whose versions can change a number or a file. The CUDA ones are null on a machine without an extra.
 PACKAGES = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from xstage_bench.nvml import NvmlGpu
+from xstage_bench.machine.nvml import NvmlGpu
 
 
 @dataclass(frozen=True, slots=True)

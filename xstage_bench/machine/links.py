@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xstage_bench.nvml import ask, ask_field, pci_address, put, whole
+from xstage_bench.machine.nvml import ask, ask_field, pci_address, put, whole
 
 #: NVML's constants, by the names and numbers of nvml.h; the fake node of the tests is asked with the same numbers.
 MAX_LINKS = 18

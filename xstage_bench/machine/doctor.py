@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from xstage_bench.finding import Finding
-from xstage_bench.links import GENERATIONS
-from xstage_bench.topology import Topology, TopologyGpu
+from xstage_bench.machine.finding import Finding
+from xstage_bench.machine.links import GENERATIONS
+from xstage_bench.machine.topology import Topology, TopologyGpu
 
 #: Lowest driver of each CUDA extra.
 EXTRAS: tuple[tuple[int, str], ...] = ((580, "cuda13"), (525, "cuda12"))
@@ -36,7 +36,7 @@ def examine(topology: Topology, environment: Mapping[str, Any], *, has_cupy: boo
     ----------
     topology : Topology
     environment : mapping
-        A snapshot of `xstage_bench.environment`.
+        A snapshot of `xstage_bench.machine.environment`.
     has_cupy : bool, optional
         Default: whether CuPy is installed here (it is not imported).
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from xstage_bench.links import active_links, line_rate_gb_per_s, read_links
-from xstage_bench.nvml import NvmlGpu, NvmlUnavailable, ask, list_gpus, open_nvml, pci_bus_gpus, whole
+from xstage_bench.machine.links import active_links, line_rate_gb_per_s, read_links
+from xstage_bench.machine.nvml import NvmlGpu, NvmlUnavailable, ask, list_gpus, open_nvml, pci_bus_gpus, whole
+from xstage_bench.machine.visible_devices import cuda_enumeration, visible_gpus
 from xstage_bench.schedule.device import Node
-from xstage_bench.visible import cuda_enumeration, visible_gpus
 
 _P2P_WRITE = 1
 _P2P_OK = 0
