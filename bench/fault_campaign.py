@@ -33,17 +33,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import fake_nvml
 import msgspec
 
-from xstage_bench import runner
 from xstage_bench.critique import criticise
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.device.sim.faults import Faults
 from xstage_bench.errors import DataError, XStageError
 from xstage_bench.io import atomic
+from xstage_bench.measure import bursts as runner
+from xstage_bench.measure.plan import Options
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.pipeline import usable_samples
-from xstage_bench.plan import Options
-from xstage_bench.probe import Probe, Sweep
 from xstage_bench.record.manifest import MANIFEST_NAME
 from xstage_bench.record.reader import load_run
 from xstage_bench.schedule.bursts import Burst, Schedule
@@ -126,7 +126,7 @@ def sick(case: Case, *, disk: bool) -> Iterator[None]:
 
     with (
         patch.object(runner, "open_device", opened),
-        patch("xstage_bench.plan.load_probes", lambda folders=(): probes),
+        patch("xstage_bench.measure.plan.load_probes", lambda folders=(): probes),
         patch.dict(sys.modules, {"pynvml": case.nvml}),
         patch.object(atomic.os, "fsync", fsync),
     ):

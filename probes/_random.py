@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 
-from xstage_bench.probe import Sweep
+from xstage_bench.measure.probe import Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 
 MAX_WARP_STORES = 512  # per producer and burst, 256 KB

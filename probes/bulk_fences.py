@@ -3,7 +3,7 @@
 Asked for by name (``--only bulk_fences``). One thread per SM issues, as in a kernel with an elected one.
 """
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.flavour import FLAVOURS
 

@@ -3,7 +3,7 @@
 Asked for by name (``--only choice``).
 """
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 from ._units import halves, packed, spread

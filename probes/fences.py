@@ -3,7 +3,7 @@
 Asked for by name (``--only fences``; bulk copies: ``--only bulk_fences``). The cost is `drain_mean_cycles`; see docs/fences.md.
 """
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.completion import INSTRUCTIONS, WHO
 

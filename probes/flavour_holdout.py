@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 from xstage_bench.schedule.flavour import Flavour
 

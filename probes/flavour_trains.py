@@ -3,7 +3,7 @@
 Asked for by name (``--only flavour_trains``).
 """
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 from ._flavours import rows, sizes

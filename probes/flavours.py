@@ -3,7 +3,7 @@
 Asked for by name (``--only flavours``): a profile stays within a minute without it.
 """
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 from ._flavours import rows, sizes, warp_counts

@@ -1,6 +1,6 @@
 """Random schedules that no fit may see: the model is judged on them."""
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Schedule
 
 from ._random import random_schedule

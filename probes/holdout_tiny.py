@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 
 COUNT, QUICK_COUNT = 120, 30

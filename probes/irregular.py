@@ -1,6 +1,6 @@
 """Random schedules like the held-out ones, but others: no parameter is fitted to them, the width of the prediction intervals is."""
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Schedule
 
 from ._random import random_schedule

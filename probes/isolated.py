@@ -1,6 +1,6 @@
 """Isolated bursts on a drained stage: issue time against size. The plateau gives T0, the knee Q, the slope of the slowest producer R."""
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 from ._sizes import stores_for

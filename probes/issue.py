@@ -4,7 +4,7 @@ Isolated bursts begin on an aligned deadline, as the first burst of every schedu
 ask for no gap and for long ones: the least gap that can be had, and what an asked gap is longer by.
 """
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 WARPS = tuple(range(1, 17))

@@ -1,6 +1,6 @@
 """The LOCAL control: the identical code and schedules with a destination in the source's own memory."""
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 from ._sizes import stores_for

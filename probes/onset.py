@@ -4,7 +4,7 @@ Three sweeps: the onset of the stall at steps of one warp-store; the recovery ga
 timed train too dense to last are still free.
 """
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 PRODUCERS = (32, 64)

@@ -1,6 +1,6 @@
 """Periodic bursts with a gap of SM cycles: R at gap zero (several K and B of one V), T0 on the plateau, the recovery gap between them."""
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 BURSTS = 16

@@ -1,6 +1,6 @@
 """Saturated bursts by random subsets of SMs: who is served with whom. From it comes the map of smid to arbitration group."""
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 SUBSETS, QUICK_SUBSETS = 160, 80

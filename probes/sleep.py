@@ -5,7 +5,7 @@ burst does not wait for a link to wake: the cost is in its drain, timed by the f
 that is larger than the capacity. Asked for by name (``--only sleep``): it waits for ten seconds in all.
 """
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 GAPS_US = (1, 10, 100, 1000, 10_000, 30_000, 40_000, 45_000, 50_000, 55_000, 60_000, 100_000, 200_000)

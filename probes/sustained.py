@@ -1,6 +1,6 @@
 """One long burst per SM count: the drain rate by makespan, remote and local."""
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 PRODUCERS = (1, 2, 4, 8, 16, 32, 64)

@@ -1,6 +1,6 @@
 """Timed bursts on a common clock: the onset map, burst size against period."""
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 BURSTS = 32

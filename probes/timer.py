@@ -1,6 +1,6 @@
 """Empty bursts: what the instrument itself costs, and what a fence costs when nothing is outstanding."""
 
-from xstage_bench.probe import Probe, Sweep
+from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 

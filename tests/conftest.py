@@ -15,11 +15,11 @@ from sass import kernels
 from sharing import share
 
 from xstage_bench.device.backend import resolve_backend
+from xstage_bench.measure.bursts import record_run
+from xstage_bench.measure.plan import Options
 from xstage_bench.model.document import load_model, save
 from xstage_bench.pipeline import fit_run
-from xstage_bench.plan import Options
 from xstage_bench.record.reader import load_run
-from xstage_bench.runner import record_run
 
 # Hundreds of processes are started: what Python compiles is kept, whatever the environment says, or half of the time goes there.
 sys.dont_write_bytecode = False

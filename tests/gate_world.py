@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from xstage_bench.measure.probe import Sweep, load_probes
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model, save
 from xstage_bench.model.node.entry import NodeBasis
@@ -22,7 +23,6 @@ from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import uniform
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.probe import Sweep, load_probes
 from xstage_bench.record.columns import MEASURED
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.writer import RunWriter

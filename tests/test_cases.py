@@ -18,7 +18,7 @@ import nodes
 import numpy as np
 import pytest
 
-import xstage_bench.runner as runner
+import xstage_bench.measure.bursts as runner
 from xstage_bench.compare import Side, compare
 from xstage_bench.critique import criticise
 from xstage_bench.device.backend import BackendChoice, resolve_backend
@@ -30,9 +30,9 @@ from xstage_bench.io.json_file import encode_json
 from xstage_bench.machine.doctor import can_measure, examine
 from xstage_bench.machine.environment import snapshot
 from xstage_bench.machine.topology import matrix, read_topology
+from xstage_bench.measure.plan import Options, make_plan
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.pipeline import fit_run, usable_samples
-from xstage_bench.plan import Options, make_plan
 from xstage_bench.record.columns import SAMPLES
 from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.record.reader import Run, load_run

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench import copies
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.errors import DataError
 from xstage_bench.io.json_file import write_json
+from xstage_bench.measure import copies
 from xstage_bench.report_tables import copies_table
 from xstage_bench.schedule.device import Execution, Gpu, Node
 from xstage_bench.schedule.trace import Trace

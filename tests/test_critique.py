@@ -13,11 +13,11 @@ import pytest
 from xstage_bench.critique import criticise
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.io.identity import kernel_of
+from xstage_bench.measure.bursts import record_run
+from xstage_bench.measure.plan import Options
 from xstage_bench.model.document import Model
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.pipeline import fit_run
-from xstage_bench.plan import Options
-from xstage_bench.runner import record_run
 
 
 @pytest.fixture(scope="module")

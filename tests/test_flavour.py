@@ -12,10 +12,10 @@ import pytest
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.cuda import layout
 from xstage_bench.errors import UsageError
-from xstage_bench.plan import Options, make_plan
-from xstage_bench.probe import Sweep, load_probes
+from xstage_bench.measure.bursts import record_run
+from xstage_bench.measure.plan import Options, make_plan
+from xstage_bench.measure.probe import Sweep, load_probes
 from xstage_bench.record.reader import load_run
-from xstage_bench.runner import record_run
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.completion import INSTRUCTIONS, completion_of, every_completion
 from xstage_bench.schedule.device import Gpu, Node

@@ -15,7 +15,7 @@ import pytest
 
 from xstage_bench.device.cuda.rendezvous import Place
 from xstage_bench.errors import DataError, WaivedError
-from xstage_bench.launch import RANKS_FOLDER, finished, launched, run_name, take_part
+from xstage_bench.measure.launch import RANKS_FOLDER, finished, launched, run_name, take_part
 
 ROOT = Path(__file__).parent.parent
 SRUN = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "77"}

@@ -7,7 +7,7 @@ import pytest
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.sim import SimDevice
-from xstage_bench.plan import DEVICE_BYTES, Options, make_plan
+from xstage_bench.measure.plan import DEVICE_BYTES, Options, make_plan
 
 
 def test_memory_and_kernels() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from xstage_bench.device.cuda import layout
-from xstage_bench.probe import Probe, Sweep, load_probes
+from xstage_bench.measure.probe import Probe, Sweep, load_probes
 from xstage_bench.schedule.device import Gpu, Node
 
 RECORDED = Path(__file__).parent.parent / "results" / "h200-x2"

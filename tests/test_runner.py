@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import xstage_bench.runner as runner
+import xstage_bench.measure.bursts as runner
 from xstage_bench.device.backend import BackendChoice, open_device
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.errors import DeviceLostError, UsageError
-from xstage_bench.plan import Options, make_plan
+from xstage_bench.measure.plan import Options, make_plan
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Device, Execution, Node
 from xstage_bench.schedule.trace import Trace
@@ -124,7 +124,7 @@ class Failing:
 
 
 def test_a_lost_pair_keeps_what_was_measured_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xstage_bench.order.CHUNK", 100)
+    monkeypatch.setattr("xstage_bench.measure.order.CHUNK", 100)
     monkeypatch.setattr(runner, "open_device", lambda *a, **k: Failing(open_device(*a, **k)))
     run = runner.record_run(Options(SIM, quick=True, only=("isolated",)), tmp_path / "run", ["xstage", "run"])
     assert run.manifest.failed_pairs == {"0>1": "pair 0>1: gone"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from xstage_bench.errors import UsageError
-from xstage_bench.scene_summary import Measured, summarise
+from xstage_bench.measure.scene_summary import Measured, summarise
 from xstage_bench.schedule.bursts import HOST, Burst, Schedule
 from xstage_bench.schedule.device import Gpu, Node
 from xstage_bench.schedule.patterns import PATTERNS, all_to_all, fan_out, incast, pair, ring, usable

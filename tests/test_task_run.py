@@ -14,17 +14,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from xstage_bench import task_run
 from xstage_bench.cli import run
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.errors import UsageError
 from xstage_bench.io.json_file import read_json
-from xstage_bench.replay_document import errors, summary_rows, with_predictions, write_summary
+from xstage_bench.measure import tasks as task_run
+from xstage_bench.measure.replay_document import errors, summary_rows, with_predictions, write_summary
+from xstage_bench.measure.replay_run import load_any, record_replay
 from xstage_bench.schedule.burst_tasks import tasks_of_bursts
 from xstage_bench.schedule.bursts import HOST, Burst, Schedule
 from xstage_bench.schedule.device import Compute, Gpu, Node
 from xstage_bench.schedule.tasks import NONE, TaskSchedule, TaskTrace
-from xstage_bench.task_replay import load_any, record_replay
 
 MHZ = 2000.0
 

@@ -13,14 +13,14 @@ import visibility_tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench import visibility_numbers
 from xstage_bench.device.cuda import visibility
 from xstage_bench.errors import DeviceLostError, UsageError
+from xstage_bench.measure import visibility_numbers
+from xstage_bench.measure.visibility import sum_tx_kib, survey, watches
+from xstage_bench.measure.visibility_numbers import behind_backlog, chosen, curve_of, spread
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Gpu, Node
 from xstage_bench.schedule.watches import FORMATS, RESERVED_SMS, WARMUP, Sighting, Watch
-from xstage_bench.visibility_numbers import behind_backlog, chosen, curve_of, spread
-from xstage_bench.visibility_survey import sum_tx_kib, survey, watches
 
 SMIDS = tuple(range(0, 40, 2))
 MHZ = 1980.0

@@ -20,6 +20,9 @@ from xstage_bench.device.cuda import layout
 from xstage_bench.device.sim.device import SimDevice
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.measure.stamps.layout import from_csv
+from xstage_bench.measure.stamps.record import read_traces, record_traces
+from xstage_bench.measure.stamps.schedule import trace_of
 from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import APART, predict_all
 from xstage_bench.model.validate import validate
@@ -29,9 +32,6 @@ from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
 from xstage_bench.schedule.files import load_schedules
 from xstage_bench.schedule.scenes import Scene
-from xstage_bench.stamps.layout import from_csv
-from xstage_bench.stamps.record import read_traces, record_traces
-from xstage_bench.stamps.schedule import trace_of
 
 ROOT = Path(__file__).parent.parent
 MODEL = asset_dir("results") / "h200-x2" / "2026-11-29-profile" / "model.json"

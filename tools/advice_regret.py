@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.tasks.predict import predict_tasks_all
-from xstage_bench.replay_document import read_replay
 from xstage_bench.workloads.moe import moe_tasks
 
 _NAME = re.compile(r"(?P<shape>.+)-(?P<dtype>bf16|fp8)-(?P<tokens>\d+)-(?P<order>wave|lead[\d.]+)$")

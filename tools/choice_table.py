@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from xstage_bench.measure.probe import Sweep, load_probes
 from xstage_bench.model.node.entry import calibrate_node, model_of
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.plot import new_figure, style
 from xstage_bench.plot_style import matplotlib_settings
-from xstage_bench.probe import Sweep, load_probes
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Node

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.io.json_file import write_json
+from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.model.document import load_model
-from xstage_bench.replay_document import read_replay
 from xstage_bench.workloads.predict import predict_workload
 from xstage_bench.workloads.prediction import WorkloadPrediction
 

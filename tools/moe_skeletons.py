@@ -18,7 +18,7 @@ from xstage_bench.fused.moe.skeleton import LEADS, skeleton_schedules, with_skel
 from xstage_bench.fused.moe.suite import suite_cases
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.io.json_file import read_json, write_json
-from xstage_bench.replay_document import DOCUMENT, read_replay
+from xstage_bench.measure.replay_document import DOCUMENT, read_replay
 
 
 def measure(

@@ -16,12 +16,12 @@ import numpy as np
 
 from xstage_bench.device.backend import resolve_backend
 from xstage_bench.io.json_file import read_json, write_json
+from xstage_bench.measure.replay_document import read_replay
+from xstage_bench.measure.replay_run import record_replay
 from xstage_bench.model.advise.choose import advise_tasks
 from xstage_bench.model.advise.reorder import Recipe, apply
 from xstage_bench.pipeline import find_model
-from xstage_bench.replay_document import read_replay
 from xstage_bench.schedule.tasks import TaskSchedule
-from xstage_bench.task_replay import record_replay
 from xstage_bench.workloads.replay_set import replay_schedules
 
 #: Behind the name of an original.

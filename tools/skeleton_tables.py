@@ -17,9 +17,9 @@ import numpy as np
 
 from xstage_bench.device.backend import resolve_backend
 from xstage_bench.io.json_file import write_json
-from xstage_bench.replay_document import DOCUMENT, read_replay
+from xstage_bench.measure.replay_document import DOCUMENT, read_replay
+from xstage_bench.measure.tasks import measure_tasks
 from xstage_bench.schedule.tasks import TaskSchedule
-from xstage_bench.task_run import measure_tasks
 from xstage_bench.workloads.moe import even_blocks, moe_tasks, tasks_of_blocks
 
 SHAPES = ("keye-vl-2", "qwen3.5", "hy3", "mimo-v2.5", "glm-5.2", "dsv4-flash", "dsv4-pro")

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.io.json_file import write_json
+from xstage_bench.measure.replay_document import read_replay, summary_rows
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.tasks.costs import TaskCosts, costs_of_replay, reference_path
-from xstage_bench.replay_document import read_replay, summary_rows
 
 LEVEL = 0.9
 

@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from xstage_bench.arrival import cases
 from xstage_bench.device.cuda.device import CudaDevice
-from xstage_bench.wire import measure_wire
+from xstage_bench.measure.arrival import cases
+from xstage_bench.measure.wire import measure_wire
 
 
 def main(out: Path, only: str = "") -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import overload
 
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.measure.stamps.layout import read_stamps
+from xstage_bench.measure.stamps.schedule import trace_of
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.advise.job import Job, JobAdvice, advise_job
 from xstage_bench.model.document import Model
@@ -19,8 +21,6 @@ from xstage_bench.pipeline import find_model, predict_schedules
 from xstage_bench.schedule.bursts import Schedule
 from xstage_bench.schedule.tasks import TaskSchedule
 from xstage_bench.schedule.trace import Trace
-from xstage_bench.stamps.layout import read_stamps
-from xstage_bench.stamps.schedule import trace_of
 
 
 def load_model(path: str | PathLike[str]) -> Model:

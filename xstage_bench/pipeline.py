@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from xstage_bench.machine.finding import Finding
+    from xstage_bench.measure.bursts import Progress
+    from xstage_bench.measure.plan import Options
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.model.node_pair import Found
     from xstage_bench.model.predict import PredictedSchedule
-    from xstage_bench.plan import Options
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.record.reader import Run
-    from xstage_bench.runner import Progress
     from xstage_bench.schedule.bursts import Schedule
 
 MODEL_NAME, VALIDATION_NAME, FIGURES_NAME, REPORT_NAME = "model.json", "validation.json", "figures", "report.html"
@@ -249,7 +249,7 @@ def profile(
     Profiled
         Its run's manifest names the pairs that failed.
     """
-    from xstage_bench.runner import record_run
+    from xstage_bench.measure.bursts import record_run
 
     say(f"measuring into {folder}")
     run = record_run(options, folder, argv, resume=resume, progress=progress)

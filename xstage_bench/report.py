@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xstage_bench.copies import load_copies
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.identity import in_words
+from xstage_bench.measure.copies import load_copies
 from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.page import Table, data_url, render
 from xstage_bench.pipeline import judged

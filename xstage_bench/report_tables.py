@@ -11,8 +11,8 @@ from xstage_bench.page import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from xstage_bench.copies import Rate
     from xstage_bench.machine.finding import Finding
+    from xstage_bench.measure.copies import Rate
     from xstage_bench.model.document import Model, NoiseFloor, PairModel, Validation
     from xstage_bench.model.estimate import Estimate
     from xstage_bench.record.manifest import Manifest

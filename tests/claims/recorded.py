@@ -13,13 +13,14 @@ import numpy as np
 import ulysses_table
 import visibility_tables
 
-from xstage_bench.copies import best_stores, load_copies
 from xstage_bench.device.cuda.compare_memories import compare
 from xstage_bench.device.cuda.footprint import issue_times, rates
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.fused.ulysses.document import read_folder
 from xstage_bench.fused.ulysses.summary import summarise as summarise_attention
 from xstage_bench.io.json_file import read_json
+from xstage_bench.measure.copies import best_stores, load_copies
+from xstage_bench.measure.replay_document import errors, read_replay, summary_rows
 from xstage_bench.model.document import Model, ModelScore, Validation
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.headline import headline_rate
@@ -29,7 +30,6 @@ from xstage_bench.model.node.evaluate import Score, score_node
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.pipeline import find_model, validate_run
 from xstage_bench.record.reader import load_run
-from xstage_bench.replay_document import errors, read_replay, summary_rows
 from xstage_bench.schedule.flavour import FLAVOURS
 
 Numbers = tuple[float, ...]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench.arrival import cases
-from xstage_bench.copies import Rate, best_stores, load_copies
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.measure.arrival import cases
+from xstage_bench.measure.copies import Rate, best_stores, load_copies
 from xstage_bench.model.document import Model, ModelScore, load_model, load_validation
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import calibrate_node, model_of

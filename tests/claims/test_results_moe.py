@@ -16,7 +16,7 @@ from xstage_bench.fused.moe.stalls import CLOSE_US
 from xstage_bench.fused.moe.suite import arrived_us, suite_cases
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.io.json_file import read_json
-from xstage_bench.replay_document import read_replay
+from xstage_bench.measure.replay_document import read_replay
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "h200-x2" / "moe"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from xstage_bench.measure.stamps.bursts import COMPUTE, parts_of
+from xstage_bench.measure.stamps.layout import read_stamps
+from xstage_bench.measure.stamps.record import read_traces
+from xstage_bench.measure.stamps.tasks import tasks_of
 from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.tasks.costs import PASSED_BYTES, REACH_CYCLES
 from xstage_bench.schedule.bursts import Burst, Schedule
-from xstage_bench.stamps.bursts import COMPUTE, parts_of
-from xstage_bench.stamps.layout import read_stamps
-from xstage_bench.stamps.record import read_traces
-from xstage_bench.stamps.tasks import tasks_of
 
 ROOT = Path(__file__).parents[2]
 PASSED, REACH = PASSED_BYTES.value, REACH_CYCLES.value

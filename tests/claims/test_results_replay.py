@@ -13,10 +13,10 @@ import pytest
 import skeleton_tables
 
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.measure.replay_document import errors, read_replay, summary_rows, with_predictions
+from xstage_bench.measure.replay_run import predictor
 from xstage_bench.pipeline import find_model
-from xstage_bench.replay_document import errors, read_replay, summary_rows, with_predictions
 from xstage_bench.schedule.task_files import load_tasks
-from xstage_bench.task_replay import predictor
 
 ROOT = Path(__file__).parents[2]
 FOLDER = asset_dir("results") / "h200-x2" / "replay"

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from xstage_bench.copies import measure_copies
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.cuda.compile import compile_kernel, compiled, newly_compiled
 from xstage_bench.device.cuda.device import CudaDevice
@@ -20,14 +19,15 @@ from xstage_bench.errors import PairError
 from xstage_bench.fused.session import results
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.identity import Kernel, compiler_version, in_tree, kernel_identity, kernel_of, merged, sources_of, without_comments
-from xstage_bench.scene_run import measure_scenes
+from xstage_bench.measure.copies import measure_copies
+from xstage_bench.measure.scenes import measure_scenes
+from xstage_bench.measure.tasks import measure_tasks
+from xstage_bench.measure.visibility import survey
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Gpu, Node, kernels_of
 from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.scenes import Scene
 from xstage_bench.schedule.trace import Trace
-from xstage_bench.task_run import measure_tasks
-from xstage_bench.visibility_survey import survey
 from xstage_bench.workloads.moe import moe_tasks
 
 FLAVOUR = {"XSTAGE_FLAVOUR": "st_v4"}

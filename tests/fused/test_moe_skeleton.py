@@ -19,7 +19,7 @@ from xstage_bench.fused.moe.skeleton import skeleton_name, skeleton_schedules, w
 from xstage_bench.fused.moe.suite import Case, suite_cases
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.replay_document import read_replay
+from xstage_bench.measure.replay_document import read_replay
 
 ROOT = Path(__file__).parents[2]
 RECORDED = asset_dir("results") / "h200-x2" / "replay" / "skeleton-block-spin" / "replay.json.gz"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xstage_bench.copies import METHODS, copy_rates, store_rates
 from xstage_bench.device.cuda.device import CudaDevice
+from xstage_bench.measure.copies import METHODS, copy_rates, store_rates
 
 pytestmark = pytest.mark.gpu
 

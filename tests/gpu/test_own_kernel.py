@@ -12,7 +12,7 @@ import pytest
 
 import xstage_bench
 from xstage_bench.device.cuda.device import CudaDevice
-from xstage_bench.stamps.record import read_traces
+from xstage_bench.measure.stamps.record import read_traces
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parent.parent.parent

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xstage_bench.arrival import arrival_row, watched_bytes
 from xstage_bench.device.cuda.device import CudaDevice
+from xstage_bench.measure.arrival import arrival_row, watched_bytes
+from xstage_bench.measure.visibility_numbers import behind_backlog, chosen, curve_of, spread
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.watches import RESERVED_SMS, Watch
-from xstage_bench.visibility_numbers import behind_backlog, chosen, curve_of, spread
 
 pytestmark = pytest.mark.gpu
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xstage_bench.stamps.layout import FILE, MAGIC, NO_EVENT, SLOT, STAMP
+from xstage_bench.measure.stamps.layout import FILE, MAGIC, NO_EVENT, SLOT, STAMP
 
 BURST, COMPUTE, WAIT, SIGNAL = 1, 2, 3, 4
 Part = tuple[int, int, int, int, int]  # kind, start, end (cycles after the warp's own first stamp), bytes of the warp, event

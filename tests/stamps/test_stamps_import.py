@@ -12,14 +12,14 @@ from stamps_fake import BURST, COMPUTE, SIGNAL, WAIT, Part, fake_buffer, pack
 
 from xstage_bench.cli import run
 from xstage_bench.errors import DataError
+from xstage_bench.measure.stamps.layout import NO_EVENT, Stamps, from_bytes
+from xstage_bench.measure.stamps.record import read_traces, record_traces
+from xstage_bench.measure.stamps.schedule import trace_of
+from xstage_bench.measure.stamps.tasks import tasks_of
 from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.validate import validate
 from xstage_bench.record.reader import load_run, schedules_of
-from xstage_bench.stamps.layout import NO_EVENT, Stamps, from_bytes
-from xstage_bench.stamps.record import read_traces, record_traces
-from xstage_bench.stamps.schedule import trace_of
-from xstage_bench.stamps.tasks import tasks_of
 
 NONE = NO_EVENT
 

@@ -14,7 +14,7 @@ from stamps_fake import fake_buffer
 
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.stamps.layout import CSV_COLUMNS, FILE, KINDS, MAGIC, SLOT, STAMP, Stamps, buffer_bytes, from_bytes, read_stamps
+from xstage_bench.measure.stamps.layout import CSV_COLUMNS, FILE, KINDS, MAGIC, SLOT, STAMP, Stamps, buffer_bytes, from_bytes, read_stamps
 
 
 def as_csv(stamps: Stamps) -> str:

@@ -13,7 +13,7 @@ from xstage_bench.cli.output import Output, check_file, table
 from xstage_bench.errors import ERROR
 
 if TYPE_CHECKING:
-    from xstage_bench.copies import Copier
+    from xstage_bench.measure.copies import Copier
 
 
 @click.command("copies", short_help="Measure R beside copy engine and copy kernel.")
@@ -26,9 +26,9 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, processes: i
 
     Needs GPUs: no simulator answers here. docs/method.md says how both are timed.
     """
-    from xstage_bench.copies import measure_copies
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.device.cuda.compile import sources_hash
+    from xstage_bench.measure.copies import measure_copies
 
     check_file(path)
     out.no_json_beside(path, "the document")

@@ -35,12 +35,12 @@ def command(
     tasks_path: Path | None,
 ) -> int:
     """Read dumps of cuda/xstage_stamps.cuh (raw, npz or CSV), one launch each, and say what the kernel's stores were and cost."""
+    from xstage_bench.measure.stamps.layout import read_stamps
+    from xstage_bench.measure.stamps.record import read_traces, record_traces
+    from xstage_bench.measure.stamps.summary import summary_of, text_of
+    from xstage_bench.measure.stamps.tasks import tasks_of
     from xstage_bench.schedule.files import save_schedules
     from xstage_bench.schedule.task_files import save_tasks
-    from xstage_bench.stamps.layout import read_stamps
-    from xstage_bench.stamps.record import read_traces, record_traces
-    from xstage_bench.stamps.summary import summary_of, text_of
-    from xstage_bench.stamps.tasks import tasks_of
 
     if len(pair) != 1:
         raise UsageError("a kernel stores to one destination here", "give one --pair A:B")

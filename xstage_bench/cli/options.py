@@ -16,7 +16,7 @@ from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.device.backend import Peer
-    from xstage_bench.plan import Options
+    from xstage_bench.measure.plan import Options
 
 Verb = Callable[..., Any]
 FILE = click.Path(path_type=Path)
@@ -133,7 +133,7 @@ def run_options(
     The seed is the one typed, else that of the run `resumed` or replayed, else a fresh one from the operating system.
     """
     from xstage_bench.device.backend import resolve_backend
-    from xstage_bench.plan import Options, recorded_seed
+    from xstage_bench.measure.plan import Options, recorded_seed
     from xstage_bench.schedule.files import load_schedules
     from xstage_bench.schedule.flavour import load_flavour, register
 

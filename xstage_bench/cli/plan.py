@@ -10,7 +10,7 @@ from xstage_bench.cli.options import common, measuring, own_schedules, run_optio
 from xstage_bench.cli.output import Output, table
 
 if TYPE_CHECKING:
-    from xstage_bench.plan import Options
+    from xstage_bench.measure.plan import Options
 
 
 @click.command("plan", short_help="Show what would be measured.")
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def command(out: Output, **chosen: Any) -> int:
     """Show what `xstage run` with the same options would measure and about how long it would take. Measures nothing."""
     from xstage_bench.device.backend import open_device
-    from xstage_bench.plan import make_plan
+    from xstage_bench.measure.plan import make_plan
 
     options = run_options(out, **chosen)
     device = open_device(options.backend, seed=options.seed)

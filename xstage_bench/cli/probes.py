@@ -15,7 +15,7 @@ from xstage_bench.cli.output import Output, table
 @common
 def command(out: Output, probe_path: tuple[Path, ...]) -> int:
     """List the probes: each is one sweep over schedules. A held-out probe is never seen by a fit."""
-    from xstage_bench.probe import load_probes
+    from xstage_bench.measure.probe import load_probes
 
     probes = load_probes(probe_path).values()
     rows = [[p.name, "held out" if p.holdout else "fitted", p.title] for p in probes]

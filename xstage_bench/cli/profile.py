@@ -19,8 +19,8 @@ from xstage_bench.errors import GATE, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.device.cuda.rendezvous import Place
+    from xstage_bench.measure.plan import Options
     from xstage_bench.pipeline import Profiled
-    from xstage_bench.plan import Options
 
 
 @click.command("profile", short_help="Measure, fit, validate, draw and report.")
@@ -37,7 +37,7 @@ def command(out: Output, folder: Path | None, resume: bool, alone: bool, patienc
     srun or mpirun, each node profiles itself into the shared folder --out, and rank 0 compares them. Exit 4 when a model misses its own
     hold-out (docs/operating.md).
     """
-    from xstage_bench.launch import launched
+    from xstage_bench.measure.launch import launched
 
     place = None if alone else launched()
     if place is not None:
@@ -79,7 +79,7 @@ def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience
     """Do one rank's part of a launch on many nodes; rank 0 gathers, and answers for all."""
     from xstage_bench.fleet.page import write_fleet
     from xstage_bench.fleet.screen import screen
-    from xstage_bench.launch import PATIENCE_S, finished, take_part
+    from xstage_bench.measure.launch import PATIENCE_S, finished, take_part
 
     if shared is None:
         raise UsageError(f"{place.size} ranks were started and need one folder", "--out FOLDER on a file system that all nodes share")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from xstage_bench.runner import Progress
+    from xstage_bench.measure.bursts import Progress
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def command(
     With --compute, or a schedule file of tasks, the schedules are replayed: tensor-core work and stores with the waits between them, each
     schedule beside itself without stores; the folder then holds replay.json (docs/replay.md).
     """
-    from xstage_bench.runner import record_run
+    from xstage_bench.measure.bursts import record_run
 
     if _is_replay(compute, chosen["schedule"]):
         return _replay(out, folder, resume, compute or "mma", repetitions or 9, processes or 3, model, **chosen)
@@ -73,9 +73,9 @@ def _replay(
     spec: str, peer: Peer, schedule: tuple[Path, ...], flavour_path: tuple[Path, ...], seed: int | None, **probing: Any,
 ) -> int:  # fmt: skip
     from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.measure.replay_run import load_any, record_replay
     from xstage_bench.pipeline import find_model
     from xstage_bench.schedule.flavour import load_flavour, register
-    from xstage_bench.task_replay import load_any, record_replay
 
     unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path") if probing[name]]
     if resume or unused:
@@ -122,7 +122,7 @@ def _replay_text(document: dict[str, Any]) -> str:
 
 def run_folder(folder: Path | None, resume: bool) -> Path:
     """Return the folder to write: the one asked for, or a new dated one."""
-    from xstage_bench.runner import new_run_folder
+    from xstage_bench.measure.bursts import new_run_folder
 
     if folder == STDOUT:
         raise UsageError("a run is a folder and cannot be written to stdout", "--out DIR; xstage export DIR --out - prints its samples")

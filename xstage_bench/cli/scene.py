@@ -41,7 +41,7 @@ def command(out: Output, spec: str, path: Path | None, repetitions: int, process
     reached are left out and named with the reason.
     """
     from xstage_bench.device.backend import resolve_backend
-    from xstage_bench.scene_run import measure_scenes
+    from xstage_bench.measure.scenes import measure_scenes
 
     check_file(path)
     out.no_json_beside(path, "the document")

@@ -13,7 +13,7 @@ from xstage_bench.cli.output import STDOUT, Output, check_file
 from xstage_bench.errors import ERROR, UsageError
 
 if TYPE_CHECKING:
-    from xstage_bench.visibility_survey import Watcher
+    from xstage_bench.measure.visibility import Watcher
 
 
 @click.command("visibility", short_help="Measure remote visibility and the cost of publishing.")
@@ -32,7 +32,7 @@ def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, quick: bool,
     from xstage_bench.device.cuda.compile import sources_hash
     from xstage_bench.io.atomic import write_bytes
     from xstage_bench.io.json_file import encode_json
-    from xstage_bench.visibility_survey import PARTS, survey
+    from xstage_bench.measure.visibility import PARTS, survey
 
     for part in only:
         if part not in PARTS:

@@ -12,7 +12,7 @@ from xstage_bench.device.backend import BackendChoice, open_device
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.machine.environment import link_error_deltas, snapshot
-from xstage_bench.scene_summary import Measured, summarise
+from xstage_bench.measure.scene_summary import Measured, summarise
 from xstage_bench.schedule.device import Node, kernels_of
 from xstage_bench.schedule.patterns import usable
 from xstage_bench.schedule.scenes import Scene, SceneTrace

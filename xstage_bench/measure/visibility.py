@@ -10,15 +10,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xstage_bench.arrival import arrival_row, arrival_watches
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.machine.environment import snapshot
 from xstage_bench.machine.gpus import tuned_document
+from xstage_bench.measure.arrival import arrival_row, arrival_watches
+from xstage_bench.measure.visibility_numbers import TUNED, behind_backlog, chosen, curve_of, own_sm_drained, spread
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Gpu, Node, kernels_of
 from xstage_bench.schedule.watches import DOMAINS, METHODS, RESERVED_SMS, WARMUP, Sighting, Watch
-from xstage_bench.visibility_numbers import TUNED, behind_backlog, chosen, curve_of, own_sm_drained, spread
 
 SCHEMA_VERSION = 1
 PARTS = ("curve", "flag", "lag", "domain", "message", "torn", "arrival", "loud")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.measure.stamps.bursts import BURST, COMPUTE, SIGNAL, WAIT, Parts, parts_of
+from xstage_bench.measure.stamps.layout import Stamps
 from xstage_bench.schedule.tasks import NONE, Publish, TaskSchedule, TaskTrace
-from xstage_bench.stamps.bursts import BURST, COMPUTE, SIGNAL, WAIT, Parts, parts_of
-from xstage_bench.stamps.layout import Stamps
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.replay import ReplayDevice, find_run
 from xstage_bench.errors import UsageError
-from xstage_bench.probe import Probe, Sweep, load_probes
+from xstage_bench.measure.probe import Probe, Sweep, load_probes
 from xstage_bench.record.manifest import MANIFEST_NAME, load_manifest
 from xstage_bench.schedule.bursts import HOST, Schedule
 from xstage_bench.schedule.device import Device, Node

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.stamps.layout import KINDS, Stamps
+from xstage_bench.measure.stamps.layout import KINDS, Stamps
 
 BURST, COMPUTE, WAIT, SIGNAL = (KINDS.index(kind) + 1 for kind in ("burst", "compute", "wait", "signal"))
 IntArray = NDArray[np.int64]

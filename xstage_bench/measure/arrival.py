@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.measure.visibility_numbers import Spread, spread
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Gpu
 from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.layouts import LAYOUTS
 from xstage_bench.schedule.watches import RESERVED_SMS, WARMUP, Sighting, Watch
-from xstage_bench.visibility_numbers import Spread, spread
 
 #: Flavours that are watched in every layout; the others contiguous.
 SHAPED = ("st.v4", "st.v2", "st.b32", "red.v4.f32", "bulk.256", "tensor.8192", "tensor.16384")

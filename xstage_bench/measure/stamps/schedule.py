@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.measure.stamps.bursts import BURST, Parts, parts_of
+from xstage_bench.measure.stamps.layout import Stamps
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.trace import Trace
-from xstage_bench.stamps.bursts import BURST, Parts, parts_of
-from xstage_bench.stamps.layout import Stamps
 
 
 def trace_of(stamps: Stamps, source: int = 0, destination: int = 1, flavour: str = "st.v4") -> Trace:

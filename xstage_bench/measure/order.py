@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from xstage_bench.device.replay import ReplayDevice
-from xstage_bench.plan import Plan, PlannedSchedule
+from xstage_bench.measure.plan import Plan, PlannedSchedule
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
 

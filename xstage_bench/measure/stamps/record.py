@@ -10,14 +10,14 @@ import numpy as np
 
 from xstage_bench import __version__
 from xstage_bench.errors import DataError
+from xstage_bench.measure.stamps.layout import read_stamps
+from xstage_bench.measure.stamps.schedule import trace_of
 from xstage_bench.model.cells import HOLDOUT
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.record.writer import RunWriter
 from xstage_bench.schedule.device import Execution, Gpu, Node
 from xstage_bench.schedule.trace import Trace
-from xstage_bench.stamps.layout import read_stamps
-from xstage_bench.stamps.schedule import trace_of
 
 BACKEND = "cuda"
 

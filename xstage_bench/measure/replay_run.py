@@ -11,14 +11,14 @@ import msgspec
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.errors import UsageError
 from xstage_bench.io.json_file import write_json
+from xstage_bench.measure.replay_document import DOCUMENT, Predict, with_predictions, write_summary
+from xstage_bench.measure.tasks import measure_tasks
 from xstage_bench.model.document import Model
-from xstage_bench.replay_document import DOCUMENT, Predict, with_predictions, write_summary
 from xstage_bench.schedule.burst_tasks import tasks_of_bursts
 from xstage_bench.schedule.device import Compute
 from xstage_bench.schedule.files import load_schedules
 from xstage_bench.schedule.task_files import is_task_file, load_tasks, save_tasks
 from xstage_bench.schedule.tasks import TaskSchedule
-from xstage_bench.task_run import measure_tasks
 
 #: What was executed, beside ``replay.json``.
 SCHEDULES = "schedules.json"

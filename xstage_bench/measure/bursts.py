@@ -13,8 +13,8 @@ from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.identity import Kernel, merged
 from xstage_bench.machine.environment import link_error_deltas, snapshot
-from xstage_bench.order import Job, chunks, jobs_of, recorded_chunks
-from xstage_bench.plan import Options, Plan, plan_for
+from xstage_bench.measure.order import Job, chunks, jobs_of, recorded_chunks
+from xstage_bench.measure.plan import Options, Plan, plan_for
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.record.writer import RunWriter
