@@ -12,15 +12,15 @@ from other_gpus import RECORDED, write_model
 
 from xstage_bench.compare import Comparison, Side
 from xstage_bench.critique import criticise
-from xstage_bench.fused.moe import run as moe_run
-from xstage_bench.fused.moe.forecast import STORING_WARPS, forecast_notes
-from xstage_bench.fused.moe.measure import link_rate
-from xstage_bench.fused.moe.tuned import TUNED as MOE
-from xstage_bench.fused.ulysses import run as ulysses_run
-from xstage_bench.fused.ulysses.attention import TUNED as ATTENTION
-from xstage_bench.fused.ulysses.attention import builds_of
-from xstage_bench.fused.ulysses.forecast import add_forecasts
 from xstage_bench.io.json_file import read_json
+from xstage_bench.kernels.attention import run as ulysses_run
+from xstage_bench.kernels.attention.attention import TUNED as ATTENTION
+from xstage_bench.kernels.attention.attention import builds_of
+from xstage_bench.kernels.attention.forecast import add_forecasts
+from xstage_bench.kernels.moe import run as moe_run
+from xstage_bench.kernels.moe.forecast import STORING_WARPS, forecast_notes
+from xstage_bench.kernels.moe.measure import link_rate
+from xstage_bench.kernels.moe.tuned import TUNED as MOE
 from xstage_bench.model.document import load_model
 from xstage_bench.model.stage import stage_at
 from xstage_bench.model.tasks.costs import AHEAD, reference_costs

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from xstage_bench.errors import DataError
-from xstage_bench.fused.moe.suite import Case
-from xstage_bench.fused.moe.summary import PAPER
 from xstage_bench.io.json_file import read_json
+from xstage_bench.kernels.moe.suite import Case
+from xstage_bench.kernels.moe.summary import PAPER
 from xstage_bench.model.document import Model, load_model, save
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node_pair import entry_of

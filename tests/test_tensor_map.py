@@ -11,7 +11,7 @@ driver = pytest.importorskip("cuda.bindings.driver")
 
 from xstage_bench.device.cuda.tensor_map import encode_tensor_map  # noqa: E402
 from xstage_bench.device.cuda.variant import Variant  # noqa: E402
-from xstage_bench.fused.tensor_map import boxes, rows_of_heads  # noqa: E402
+from xstage_bench.kernels.tensor_map import boxes, rows_of_heads  # noqa: E402
 from xstage_bench.schedule.flavour import FLAVOURS  # noqa: E402
 
 

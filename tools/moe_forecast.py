@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.moe.forecast import TileTimes, busiest, choose_order, predict_order
-from xstage_bench.fused.moe.layer import rows_of
-from xstage_bench.fused.moe.order import Order, order_named
-from xstage_bench.fused.moe.stalls import CLOSE_US, predicted
-from xstage_bench.fused.moe.suite import Case, arrived_us, is_wave
 from xstage_bench.io.json_file import read_json, write_json
+from xstage_bench.kernels.moe.forecast import TileTimes, busiest, choose_order, predict_order
+from xstage_bench.kernels.moe.layer import rows_of
+from xstage_bench.kernels.moe.order import Order, order_named
+from xstage_bench.kernels.moe.stalls import CLOSE_US, predicted
+from xstage_bench.kernels.moe.suite import Case, arrived_us, is_wave
 from xstage_bench.pipeline import find_model
 
 SMS, RANKS, NS_OF_US = 132, 2, 1e3

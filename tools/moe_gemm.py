@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from xstage_bench.fused.moe.group import Gpus, Group
-from xstage_bench.fused.moe.layer import DTYPES, Layer
-from xstage_bench.fused.moe.measure import plain_build
-from xstage_bench.fused.moe.order import Order
-from xstage_bench.fused.moe.suite import SHAPES
-from xstage_bench.fused.spread import spread
 from xstage_bench.io.json_file import read_json, write_json
+from xstage_bench.kernels.moe.group import Gpus, Group
+from xstage_bench.kernels.moe.layer import DTYPES, Layer
+from xstage_bench.kernels.moe.measure import plain_build
+from xstage_bench.kernels.moe.order import Order
+from xstage_bench.kernels.moe.suite import SHAPES
+from xstage_bench.kernels.spread import spread
 from xstage_bench.machine.environment import snapshot
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape

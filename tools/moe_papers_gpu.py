@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.moe.skeleton import skeleton_name
-from xstage_bench.fused.moe.suite import ROUTINGS, TOKENS, Case, suite_cases
-from xstage_bench.fused.moe.summary import PAPER
 from xstage_bench.io.json_file import read_json, write_json
+from xstage_bench.kernels.moe.skeleton import skeleton_name
+from xstage_bench.kernels.moe.suite import ROUTINGS, TOKENS, Case, suite_cases
+from xstage_bench.kernels.moe.summary import PAPER
 from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.model.document import Model
 from xstage_bench.model.published import X_STAGE, Published, published_model

@@ -14,10 +14,10 @@ from typing import Any
 
 from skeleton_tables import execute
 
-from xstage_bench.fused.moe.skeleton import LEADS, skeleton_schedules, with_skeletons
-from xstage_bench.fused.moe.suite import suite_cases
-from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.io.json_file import read_json, write_json
+from xstage_bench.kernels.moe.skeleton import LEADS, skeleton_schedules, with_skeletons
+from xstage_bench.kernels.moe.suite import suite_cases
+from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.measure.replay_document import DOCUMENT, read_replay
 
 

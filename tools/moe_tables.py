@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.moe.build import FEWEST_STAGES, MOST_STAGES
-from xstage_bench.fused.moe.suite import arrived_us
-from xstage_bench.fused.moe.summary import summarise, usual_variant
 from xstage_bench.io.json_file import read_json, write_compact
+from xstage_bench.kernels.moe.build import FEWEST_STAGES, MOST_STAGES
+from xstage_bench.kernels.moe.suite import arrived_us
+from xstage_bench.kernels.moe.summary import summarise, usual_variant
 
 Row = dict[str, Any]
 ORDERS = ("wave", "chosen")

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from ulysses_table import table, within_bar
 
-from xstage_bench.fused.ulysses.attention import Build, alone_of
-from xstage_bench.fused.ulysses.document import read_document
-from xstage_bench.fused.ulysses.forecast import TileTimes, add_forecasts
-from xstage_bench.fused.ulysses.summary import chosen_of, summarise
-from xstage_bench.fused.ulysses.tile_order import blocks_of
+from xstage_bench.kernels.attention.attention import Build, alone_of
+from xstage_bench.kernels.attention.document import read_document
+from xstage_bench.kernels.attention.forecast import TileTimes, add_forecasts
+from xstage_bench.kernels.attention.summary import chosen_of, summarise
+from xstage_bench.kernels.attention.tile_order import blocks_of
 from xstage_bench.model.document import Model
 from xstage_bench.pipeline import find_model
 

@@ -14,8 +14,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 import numpy as np
 
-from xstage_bench.fused.ulysses.document import read_folder
-from xstage_bench.fused.ulysses.summary import summarise
+from xstage_bench.kernels.attention.document import read_folder
+from xstage_bench.kernels.attention.summary import summarise
 from xstage_bench.plot_style import COLOURS, matplotlib_settings, new_figure, style
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.spread import spread
-from xstage_bench.fused.ulysses.document import SUMMARY, read_folder
-from xstage_bench.fused.ulysses.summary import CASE, summarise
 from xstage_bench.io.json_file import write_json
+from xstage_bench.kernels.attention.document import SUMMARY, read_folder
+from xstage_bench.kernels.attention.summary import CASE, summarise
+from xstage_bench.kernels.spread import spread
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "results" / "h200-x2" / "ulysses"

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench.fused.moe.skeleton import with_skeletons
-from xstage_bench.fused.moe.stalls import CLOSE_US
-from xstage_bench.fused.moe.suite import arrived_us, suite_cases
-from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.io.json_file import read_json
+from xstage_bench.kernels.moe.skeleton import with_skeletons
+from xstage_bench.kernels.moe.stalls import CLOSE_US
+from xstage_bench.kernels.moe.suite import arrived_us, suite_cases
+from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.measure.replay_document import read_replay
 
 ROOT = Path(__file__).parents[2]

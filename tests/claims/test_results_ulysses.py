@@ -10,10 +10,10 @@ import pytest
 import ulysses_ends
 import ulysses_table
 
-from xstage_bench.fused.ulysses.document import read_document, read_folder
-from xstage_bench.fused.ulysses.forecast import add_forecasts
-from xstage_bench.fused.ulysses.run import cases_of
-from xstage_bench.fused.ulysses.summary import CASE, summarise
+from xstage_bench.kernels.attention.document import read_document, read_folder
+from xstage_bench.kernels.attention.forecast import add_forecasts
+from xstage_bench.kernels.attention.run import cases_of
+from xstage_bench.kernels.attention.summary import CASE, summarise
 from xstage_bench.pipeline import find_model
 
 ROOT = Path(__file__).parents[2]

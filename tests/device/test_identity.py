@@ -16,9 +16,9 @@ from xstage_bench.device.cuda.compile import compile_kernel, compiled, newly_com
 from xstage_bench.device.cuda.device import CudaDevice
 from xstage_bench.device.cuda.variant import OWN_FLAVOUR, Variant
 from xstage_bench.errors import PairError
-from xstage_bench.fused.session import results
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.identity import Kernel, compiler_version, in_tree, kernel_identity, kernel_of, merged, sources_of, without_comments
+from xstage_bench.kernels.session import results
 from xstage_bench.measure.copies import measure_copies
 from xstage_bench.measure.scenes import measure_scenes
 from xstage_bench.measure.tasks import measure_tasks

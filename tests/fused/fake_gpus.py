@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.ulysses.attention import REPORT, STAMP, WAIT, Build
-from xstage_bench.fused.ulysses.check import Verdict
-from xstage_bench.fused.ulysses.problem import Problem
-from xstage_bench.fused.ulysses.tile_order import blocks_of
+from xstage_bench.kernels.attention.attention import REPORT, STAMP, WAIT, Build
+from xstage_bench.kernels.attention.check import Verdict
+from xstage_bench.kernels.attention.problem import Problem
+from xstage_bench.kernels.attention.tile_order import blocks_of
 
 SPACE = 40  # bits of an address within a GPU
 MEMORY_BYTES = 48 << 20
@@ -115,7 +115,7 @@ class FakeGpu:
         return FakeKernel(self, build)
 
     def copy_pieces(self, pieces: tuple[int, int], stream: Any, *, blocks: int | None = None, epoch: int = 0) -> None:
-        from xstage_bench.fused.ulysses.transfer import PIECE
+        from xstage_bench.kernels.attention.transfer import PIECE
 
         for piece in self.download(pieces[0], PIECE, pieces[1]) if pieces[1] else ():
             if piece["flag"]:

@@ -14,9 +14,9 @@ import pytest
 from sass import asked, disassemble, kernels, prepare, unordered, without_predicate
 
 from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, architectures_of, compile_kernel
-from xstage_bench.fused.ulysses import attention, check, transfer
-from xstage_bench.fused.ulysses.attention import FLAGS, SHARED_LIMIT_BYTES, STORES, Build, best_build, builds_of
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.kernels.attention import attention, check, transfer
+from xstage_bench.kernels.attention.attention import FLAGS, SHARED_LIMIT_BYTES, STORES, Build, best_build, builds_of
 
 pytest.importorskip("cuda.bindings.nvrtc")
 EVERY_BUILD = [build for head_dim in (64, 128) for store in STORES for build in builds_of(head_dim, store)]

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.moe.forecast import remote_tile_bytes
-from xstage_bench.fused.moe.layer import Layer, rows_of
-from xstage_bench.fused.moe.measure import remote_bytes
-from xstage_bench.fused.moe.order import SECOND_BIT, Order, TaskLists, check_lists, linear2_from, task_lists
+from xstage_bench.kernels.moe.forecast import remote_tile_bytes
+from xstage_bench.kernels.moe.layer import Layer, rows_of
+from xstage_bench.kernels.moe.measure import remote_bytes
+from xstage_bench.kernels.moe.order import SECOND_BIT, Order, TaskLists, check_lists, linear2_from, task_lists
 from xstage_bench.workloads.shapes import MoEShape
 
 SHAPE = MoEShape(name="t", model="t", hidden=384, inter=256, experts=8, top_k=2, layers=1, grade="A", source="test")

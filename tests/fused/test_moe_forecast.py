@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import WaivedError
-from xstage_bench.fused.moe.build import STAMP, ring_stages
-from xstage_bench.fused.moe.forecast import (
+from xstage_bench.kernels.moe.build import STAMP, ring_stages
+from xstage_bench.kernels.moe.forecast import (
     CALM,
     TileTimes,
     as_tasks,
@@ -25,12 +25,12 @@ from xstage_bench.fused.moe.forecast import (
     predict_order,
     tile_times,
 )
-from xstage_bench.fused.moe.layer import Layer, rows_of, tiles_per_sm
-from xstage_bench.fused.moe.measure import PUBLISH, Variant, case_variants, plain_build
-from xstage_bench.fused.moe.order import Order, TaskLists, order_named, task_lists
-from xstage_bench.fused.moe.run import devices_of
-from xstage_bench.fused.moe.suite import SHAPES, suite_cases
-from xstage_bench.fused.moe.summary import summarise
+from xstage_bench.kernels.moe.layer import Layer, rows_of, tiles_per_sm
+from xstage_bench.kernels.moe.measure import PUBLISH, Variant, case_variants, plain_build
+from xstage_bench.kernels.moe.order import Order, TaskLists, order_named, task_lists
+from xstage_bench.kernels.moe.run import devices_of
+from xstage_bench.kernels.moe.suite import SHAPES, suite_cases
+from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.model.stage import stage_at
 from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import moe_shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xstage_bench.fused.moe.numbers import FP8_ORDER, RESULT_SCALE, tolerance
+from xstage_bench.kernels.moe.numbers import FP8_ORDER, RESULT_SCALE, tolerance
 
 
 def e4m3(values: np.ndarray) -> np.ndarray:

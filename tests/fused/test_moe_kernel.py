@@ -9,11 +9,11 @@ import pytest
 from sass import asked, disassemble, kernels, prepare, unordered, without_predicate
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.moe.build import CLAIMS, COMBINES, PUBLISHES, UNSAFE_PUBLISHES, Build
-from xstage_bench.fused.moe.forecast import TileTimes
-from xstage_bench.fused.moe.layer import Layer, rows_of
-from xstage_bench.fused.moe.measure import PUBLISH, case_variants
-from xstage_bench.fused.moe.order import Order
+from xstage_bench.kernels.moe.build import CLAIMS, COMBINES, PUBLISHES, UNSAFE_PUBLISHES, Build
+from xstage_bench.kernels.moe.forecast import TileTimes
+from xstage_bench.kernels.moe.layer import Layer, rows_of
+from xstage_bench.kernels.moe.measure import PUBLISH, case_variants
+from xstage_bench.kernels.moe.order import Order
 from xstage_bench.model.stage import stage_at
 from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import moe_shape

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.moe.layer import PADDING, Layer, rows_of, slot_numbers
-from xstage_bench.fused.moe.order import SECOND_BIT, Order, TaskLists, check_lists, task_lists
+from xstage_bench.kernels.moe.layer import PADDING, Layer, rows_of, slot_numbers
+from xstage_bench.kernels.moe.order import SECOND_BIT, Order, TaskLists, check_lists, task_lists
 from xstage_bench.workloads.shapes import TILE, MoEShape, moe_shape
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.moe.build import Build
-from xstage_bench.fused.moe.layer import PADDING, Layer, rows_of
-from xstage_bench.fused.moe.measure import remote_bytes
-from xstage_bench.fused.moe.presum import ALONE, present, sum_slots, sums_of
+from xstage_bench.kernels.moe.build import Build
+from xstage_bench.kernels.moe.layer import PADDING, Layer, rows_of
+from xstage_bench.kernels.moe.measure import remote_bytes
+from xstage_bench.kernels.moe.presum import ALONE, present, sum_slots, sums_of
 from xstage_bench.workloads.shapes import MoEShape, moe_shape
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from xstage_bench.device.cuda.tasks import MAX_SM_TASKS, pack
-from xstage_bench.fused.moe.layer import PADDING, rows_of
-from xstage_bench.fused.moe.skeleton import skeleton_name, skeleton_schedules, with_skeletons
-from xstage_bench.fused.moe.suite import Case, suite_cases
-from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.kernels.moe.layer import PADDING, rows_of
+from xstage_bench.kernels.moe.skeleton import skeleton_name, skeleton_schedules, with_skeletons
+from xstage_bench.kernels.moe.suite import Case, suite_cases
+from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.measure.replay_document import read_replay
 
 ROOT = Path(__file__).parents[2]

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xstage_bench.fused.moe.build import STAMP, Build
-from xstage_bench.fused.moe.forecast import TileTimes, predict_order
-from xstage_bench.fused.moe.group import Prepared
-from xstage_bench.fused.moe.layer import Layer, rows_of
-from xstage_bench.fused.moe.order import BLOCK_SHIFT, SECOND_BIT, Order, TaskLists
-from xstage_bench.fused.moe.stalls import EXECUTIONS, apart_us, idle_before, measure_stalls, measured, pairs_of, predicted
-from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.kernels.moe.build import STAMP, Build
+from xstage_bench.kernels.moe.forecast import TileTimes, predict_order
+from xstage_bench.kernels.moe.group import Prepared
+from xstage_bench.kernels.moe.layer import Layer, rows_of
+from xstage_bench.kernels.moe.order import BLOCK_SHIFT, SECOND_BIT, Order, TaskLists
+from xstage_bench.kernels.moe.stalls import EXECUTIONS, apart_us, idle_before, measure_stalls, measured, pairs_of, predicted
+from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.model.document import Model
 from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import moe_shape

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from xstage_bench.errors import DeviceLostError, WaivedError
-from xstage_bench.fused.session import results
+from xstage_bench.kernels.session import results
 
 
 def work(job: dict[str, Any], send: Any) -> None:

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError
-from xstage_bench.fused.spread import spread
-from xstage_bench.fused.ulysses.attention import STAMP, Build
-from xstage_bench.fused.ulysses.forecast import TileTimes, add_forecasts, drain_us, tasks_of
-from xstage_bench.fused.ulysses.problem import Problem
-from xstage_bench.fused.ulysses.summary import best_of, chosen_of, summarise
-from xstage_bench.fused.ulysses.tile_facts import tile_facts
-from xstage_bench.fused.ulysses.tile_order import ORDERS
+from xstage_bench.kernels.attention.attention import STAMP, Build
+from xstage_bench.kernels.attention.forecast import TileTimes, add_forecasts, drain_us, tasks_of
+from xstage_bench.kernels.attention.problem import Problem
+from xstage_bench.kernels.attention.summary import best_of, chosen_of, summarise
+from xstage_bench.kernels.attention.tile_facts import tile_facts
+from xstage_bench.kernels.attention.tile_order import ORDERS
+from xstage_bench.kernels.spread import spread
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.tasks.costs import TaskCosts, reference_costs

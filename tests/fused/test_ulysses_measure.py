@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from xstage_bench.fused.ulysses.measure import WARM_UP_S, interleave, slowest
-from xstage_bench.fused.ulysses.variants import Variant
+from xstage_bench.kernels.attention.measure import WARM_UP_S, interleave, slowest
+from xstage_bench.kernels.attention.variants import Variant
 
 
 @dataclass

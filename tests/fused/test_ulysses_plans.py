@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.ulysses.attention import Build
-from xstage_bench.fused.ulysses.plans import awaited, blocks_of_owner
-from xstage_bench.fused.ulysses.problem import BF16_BYTES, Placing, Problem
-from xstage_bench.fused.ulysses.tile_order import ORDERS, blocks_of, owner_of_block
-from xstage_bench.fused.ulysses.transfer import received_to_place, staged_to_owner, tiles_to_owners
+from xstage_bench.kernels.attention.attention import Build
+from xstage_bench.kernels.attention.plans import awaited, blocks_of_owner
+from xstage_bench.kernels.attention.problem import BF16_BYTES, Placing, Problem
+from xstage_bench.kernels.attention.tile_order import ORDERS, blocks_of, owner_of_block
+from xstage_bench.kernels.attention.transfer import received_to_place, staged_to_owner, tiles_to_owners
 
 HEAD_DIM = 64
 

@@ -8,15 +8,15 @@ import fake_gpus as fakes
 import numpy as np
 import pytest
 
-from xstage_bench.fused.ulysses import rig as rig_module
-from xstage_bench.fused.ulysses import variants
-from xstage_bench.fused.ulysses.attention import FLAGS, STORES, Build
-from xstage_bench.fused.ulysses.forecast import TileTimes
-from xstage_bench.fused.ulysses.problem import Placing, Problem
-from xstage_bench.fused.ulysses.rig import Rig
-from xstage_bench.fused.ulysses.run import PAIR, Case, measure_case
-from xstage_bench.fused.ulysses.summary import summarise
-from xstage_bench.fused.ulysses.tile_order import ORDERS
+from xstage_bench.kernels.attention import rig as rig_module
+from xstage_bench.kernels.attention import variants
+from xstage_bench.kernels.attention.attention import FLAGS, STORES, Build
+from xstage_bench.kernels.attention.forecast import TileTimes
+from xstage_bench.kernels.attention.problem import Placing, Problem
+from xstage_bench.kernels.attention.rig import Rig
+from xstage_bench.kernels.attention.run import PAIR, Case, measure_case
+from xstage_bench.kernels.attention.summary import summarise
+from xstage_bench.kernels.attention.tile_order import ORDERS
 
 PROBLEMS = [
     (Problem(4, 4, 64, 1, 2), 2),

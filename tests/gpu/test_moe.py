@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench.fused.moe.build import CLAIMS, Build, Claim
-from xstage_bench.fused.moe.layer import Layer, Slots, slot_numbers
-from xstage_bench.fused.moe.order import Order
+from xstage_bench.kernels.moe.build import CLAIMS, Build, Claim
+from xstage_bench.kernels.moe.layer import Layer, Slots, slot_numbers
+from xstage_bench.kernels.moe.order import Order
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import MoEShape
@@ -29,7 +29,7 @@ def gpus() -> Any:
     cupy = pytest.importorskip("cupy")
     if cupy.cuda.runtime.getDeviceProperties(0)["major"] != 9:
         pytest.skip("the MoE kernel needs compute capability 9.0")
-    from xstage_bench.fused.moe.group import Gpus
+    from xstage_bench.kernels.moe.group import Gpus
 
     return Gpus((0, 1))
 
@@ -40,7 +40,7 @@ def believed(sms: int) -> Stage:
 
 
 def run(gpus: Any, layer: Layer, build: Build, order: Order, *, reduce: bool = False, stagger_ns: int = 0, slots: Slots = "expert") -> Any:
-    from xstage_bench.fused.moe.group import Group
+    from xstage_bench.kernels.moe.group import Group
 
     group = Group(layer, gpus)
     prepared = group.prepare(order, build, stage=believed(gpus.sms), stagger_ns=stagger_ns, slots=slots)
@@ -94,7 +94,7 @@ def test_every_order_is_right(gpus: Any, order: Order, claim: Claim) -> None:
 
 def test_a_layer_of_many_tiles_is_right_when_claimed_again_and_again(gpus: Any) -> None:
     """The ring turns often, the counters begin anew in each launch, and which CTA gets which tile differs from launch to launch."""
-    from xstage_bench.fused.moe.group import Group
+    from xstage_bench.kernels.moe.group import Group
 
     layer = Layer(shape(hidden=1024, inter=512, experts=16, top_k=8), 6000, 2, "fp8", "skewed")
     group = Group(layer, gpus)
@@ -112,8 +112,8 @@ def test_a_layer_of_many_tiles_is_right_when_claimed_again_and_again(gpus: Any) 
 
 def test_a_stagger_delays_the_ctas_one_after_another(gpus: Any) -> None:
     from xstage_bench.errors import UsageError
-    from xstage_bench.fused.moe.build import REPORT
-    from xstage_bench.fused.moe.group import Group
+    from xstage_bench.kernels.moe.build import REPORT
+    from xstage_bench.kernels.moe.group import Group
 
     layer = Layer(shape(), 300, 2)
     run(gpus, layer, Build(), Order("interleaved"), stagger_ns=30_000)
@@ -163,7 +163,7 @@ def test_edges_with_options(gpus: Any, name: str, option: dict[str, Any]) -> Non
 @pytest.mark.parametrize("slots", ["expert", "token"])
 @pytest.mark.parametrize("combine", ["bf16", "f32", "fp8"])
 def test_the_reduction_weights_and_sums_each_tokens_rows(gpus: Any, combine: Any, slots: Slots) -> None:
-    from xstage_bench.fused.moe.numbers import decode, decode_rows
+    from xstage_bench.kernels.moe.numbers import decode, decode_rows
 
     layer, build = Layer(shape(experts=4, top_k=3), 150, 2, masked=0.2), Build(combine=combine)
     group = run(gpus, layer, build, Order("wave"), reduce=True, slots=slots)
@@ -178,7 +178,7 @@ def test_the_reduction_weights_and_sums_each_tokens_rows(gpus: Any, combine: Any
 
 @pytest.mark.parametrize("combine", ["bf16", "f32"])
 def test_sums_before_sending_give_the_same_layer(gpus: Any, combine: Any) -> None:
-    from xstage_bench.fused.moe.numbers import decode
+    from xstage_bench.kernels.moe.numbers import decode
 
     layer = Layer(shape(experts=8, top_k=4), 150, 2, masked=0.2)
     outs = []
@@ -194,7 +194,7 @@ def test_sums_before_sending_give_the_same_layer(gpus: Any, combine: Any) -> Non
 
 def test_sums_before_sending_can_be_repeated(gpus: Any) -> None:
     """What one execution has added and counted is not there in the next one."""
-    from xstage_bench.fused.moe.group import Group
+    from xstage_bench.kernels.moe.group import Group
 
     group = Group(Layer(shape(experts=8, top_k=4), 300, 2, routing="skewed"), gpus)
     build = Build(presum=True)
@@ -208,9 +208,9 @@ def test_sums_before_sending_can_be_repeated(gpus: Any) -> None:
 
 
 def test_a_stamped_execution_gives_the_stall_of_both_orders(gpus: Any) -> None:
-    from xstage_bench.fused.moe.group import Group
-    from xstage_bench.fused.moe.measure import case_variants, prepare
-    from xstage_bench.fused.moe.stalls import measure_stalls
+    from xstage_bench.kernels.moe.group import Group
+    from xstage_bench.kernels.moe.measure import case_variants, prepare
+    from xstage_bench.kernels.moe.stalls import measure_stalls
 
     layer = Layer(shape(experts=16, top_k=4), 600, 8, "fp8", "skewed")
     group = Group(layer, gpus)

@@ -14,7 +14,7 @@ import ulysses_small
 
 from xstage_bench.device.backend import resolve_backend
 from xstage_bench.errors import XStageError
-from xstage_bench.fused.ulysses.problem import Problem
+from xstage_bench.kernels.attention.problem import Problem
 
 pytestmark = pytest.mark.gpu
 SMALL = Path(__file__).with_name("ulysses_small.py")
@@ -46,10 +46,10 @@ def test_every_row_reaches_its_owner_and_is_right(small: Any, seq: int, heads: i
 
 def test_a_wrong_row_is_found(small: Any) -> None:
     """The check itself: one owner's rows computed from other inputs are an error, and rows never sent are counted."""
-    from xstage_bench.fused.ulysses.attention import Build
-    from xstage_bench.fused.ulysses.problem import Placing
-    from xstage_bench.fused.ulysses.rig import Rig
-    from xstage_bench.fused.ulysses.variants import fused
+    from xstage_bench.kernels.attention.attention import Build
+    from xstage_bench.kernels.attention.problem import Placing
+    from xstage_bench.kernels.attention.rig import Rig
+    from xstage_bench.kernels.attention.variants import fused
 
     problem = Problem(2, 2, 128, 512, 2)
     rig = Rig(small.gpus, Placing(problem, (0, 1)), seed=1)

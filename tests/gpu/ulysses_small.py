@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 
-from xstage_bench.fused.ulysses import variants
-from xstage_bench.fused.ulysses.attention import FLAGS, STORES, best_build
-from xstage_bench.fused.ulysses.gpu import Gpu
-from xstage_bench.fused.ulysses.problem import Placing, Problem
-from xstage_bench.fused.ulysses.rig import Rig
-from xstage_bench.fused.ulysses.tile_order import ORDERS
+from xstage_bench.kernels.attention import variants
+from xstage_bench.kernels.attention.attention import FLAGS, STORES, best_build
+from xstage_bench.kernels.attention.gpu import Gpu
+from xstage_bench.kernels.attention.problem import Placing, Problem
+from xstage_bench.kernels.attention.rig import Rig
+from xstage_bench.kernels.attention.tile_order import ORDERS
 
 
 def outcomes(gpus: dict[int, Gpu], problem: Problem, *, everything: bool = True) -> dict[str, dict[str, object]]:

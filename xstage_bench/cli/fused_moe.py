@@ -43,10 +43,10 @@ def command(
     Every order is checked against float32 first. docs/moe.md says what the numbers mean.
     """
     from xstage_bench.device.backend import resolve_backend
-    from xstage_bench.fused.moe.layer import DTYPES
-    from xstage_bench.fused.moe.run import Options, devices_of, run
-    from xstage_bench.fused.moe.suite import ROUTINGS, SHAPES, TOKENS, suite_cases
-    from xstage_bench.fused.moe.summary import summarise
+    from xstage_bench.kernels.moe.layer import DTYPES
+    from xstage_bench.kernels.moe.run import Options, devices_of, run
+    from xstage_bench.kernels.moe.suite import ROUTINGS, SHAPES, TOKENS, suite_cases
+    from xstage_bench.kernels.moe.summary import summarise
     from xstage_bench.machine.topology import read_topology
 
     if suite == bool(shapes):

@@ -41,9 +41,9 @@ def command(
     Every way that delivers rows is checked against float32 first. With --model each case gets predictions, of which the best names the
     way to store and the tile order that count. docs/ulysses.md says what the numbers mean.
     """
-    from xstage_bench.fused.ulysses.document import read_document
-    from xstage_bench.fused.ulysses.summary import summarise
     from xstage_bench.io.json_file import encode_json, write_compact
+    from xstage_bench.kernels.attention.document import read_document
+    from xstage_bench.kernels.attention.summary import summarise
 
     out.no_json_beside(path, "the document")
     check_file(path)
@@ -51,7 +51,7 @@ def command(
         raise UsageError("--recorded has its cases already", "leave out --shape, --sp, --seq and --pairs")
     document = read_document(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, pairs, path)
     if model is not None:
-        from xstage_bench.fused.ulysses.forecast import add_forecasts
+        from xstage_bench.kernels.attention.forecast import add_forecasts
         from xstage_bench.pipeline import find_model
 
         add_forecasts(document, find_model(model))
@@ -71,8 +71,8 @@ def _measured(
     out: Output, shapes: tuple[str, ...], degrees: tuple[int, ...], seqs: tuple[int, ...], budget: float, seed: int, pairs: bool, path: Path
 ) -> dict[str, Any]:
     from xstage_bench.device.backend import resolve_backend
-    from xstage_bench.fused.ulysses.run import cases_of, run
     from xstage_bench.io.json_file import write_compact
+    from xstage_bench.kernels.attention.run import cases_of, run
 
     cases, left_out = cases_of(shapes, degrees or (2,), seqs)
     resolve_backend("cuda", "gpu")

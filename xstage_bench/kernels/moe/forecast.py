@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.moe.build import COMBINE_BYTES, STEP_BYTES, ring_stages
-from xstage_bench.fused.moe.layer import PADDING, Layer, Rows, tiles_per_sm
-from xstage_bench.fused.moe.order import Order, TaskLists, task_lists, wave_orders
+from xstage_bench.kernels.moe.build import COMBINE_BYTES, STEP_BYTES, ring_stages
+from xstage_bench.kernels.moe.layer import PADDING, Layer, Rows, tiles_per_sm
+from xstage_bench.kernels.moe.order import Order, TaskLists, task_lists, wave_orders
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.tasks.costs import AHEAD, PUBLISHERS
 from xstage_bench.schedule.tasks import NONE, TaskSchedule

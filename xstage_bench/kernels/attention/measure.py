@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import XStageError
-from xstage_bench.fused.ulysses.gpu import Gpu
-from xstage_bench.fused.ulysses.variants import Variant
+from xstage_bench.kernels.attention.gpu import Gpu
+from xstage_bench.kernels.attention.variants import Variant
 
 #: Rounds there and back begin after so long: of a GPU that comes from idleness, power does not limit the clocks yet.
 WARM_UP_S = 0.3

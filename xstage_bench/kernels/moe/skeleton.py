@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from xstage_bench.fused.moe.build import COMBINE_BYTES
-from xstage_bench.fused.moe.suite import Case
+from xstage_bench.kernels.moe.build import COMBINE_BYTES
+from xstage_bench.kernels.moe.suite import Case
 from xstage_bench.schedule.tasks import TaskSchedule
 from xstage_bench.workloads.moe import MAX_EP, moe_tasks
 from xstage_bench.workloads.shapes import moe_shape

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DeviceLostError, UsageError, XStageError
-from xstage_bench.fused.moe.build import REPORT, STAMP, Build
-from xstage_bench.fused.moe.forecast import remote_tile_bytes
-from xstage_bench.fused.moe.layer import PADDING, Layer, Rows, Slots, rows_of
-from xstage_bench.fused.moe.numbers import decode_rows, expected_rows, tolerance
-from xstage_bench.fused.moe.order import Order, TaskLists, check_lists, task_lists
-from xstage_bench.fused.moe.rank import Kernel, Rank, Stock
+from xstage_bench.kernels.moe.build import REPORT, STAMP, Build
+from xstage_bench.kernels.moe.forecast import remote_tile_bytes
+from xstage_bench.kernels.moe.layer import PADDING, Layer, Rows, Slots, rows_of
+from xstage_bench.kernels.moe.numbers import decode_rows, expected_rows, tolerance
+from xstage_bench.kernels.moe.order import Order, TaskLists, check_lists, task_lists
+from xstage_bench.kernels.moe.rank import Kernel, Rank, Stock
 from xstage_bench.workloads.shapes import TILE
 
 if TYPE_CHECKING:

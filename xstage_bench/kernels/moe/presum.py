@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.moe.build import NO_ROW, SUM_ROWS_BITS, owner_words
-from xstage_bench.fused.moe.layer import PADDING, IntArray, Layer, Rows
+from xstage_bench.kernels.moe.build import NO_ROW, SUM_ROWS_BITS, owner_words
+from xstage_bench.kernels.moe.layer import PADDING, IntArray, Layer, Rows
 from xstage_bench.workloads.shapes import TILE
 
 ALONE = -1

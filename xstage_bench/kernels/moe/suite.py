@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xstage_bench.errors import DeviceLostError, WaivedError, XStageError
-from xstage_bench.fused.moe.build import Combine
-from xstage_bench.fused.moe.forecast import STORING_WARPS, Choice, TileTimes, choose_order, tile_times
-from xstage_bench.fused.moe.group import Gpus, Group
-from xstage_bench.fused.moe.layer import DTYPES, Layer, Rows, rows_of
-from xstage_bench.fused.moe.measure import SEARCHED_LEADS, case_variants, flops, link_rate, measure, plain_build, prepare, remote_bytes
-from xstage_bench.fused.moe.order import Order, TaskLists, task_lists, usual_wave, wave_orders
-from xstage_bench.fused.moe.stalls import measure_stalls, predicted
-from xstage_bench.fused.moe.unfused import unfused_us
-from xstage_bench.fused.spread import spread
+from xstage_bench.kernels.moe.build import Combine
+from xstage_bench.kernels.moe.forecast import STORING_WARPS, Choice, TileTimes, choose_order, tile_times
+from xstage_bench.kernels.moe.group import Gpus, Group
+from xstage_bench.kernels.moe.layer import DTYPES, Layer, Rows, rows_of
+from xstage_bench.kernels.moe.measure import SEARCHED_LEADS, case_variants, flops, link_rate, measure, plain_build, prepare, remote_bytes
+from xstage_bench.kernels.moe.order import Order, TaskLists, task_lists, usual_wave, wave_orders
+from xstage_bench.kernels.moe.stalls import measure_stalls, predicted
+from xstage_bench.kernels.moe.unfused import unfused_us
+from xstage_bench.kernels.spread import spread
 from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.nccl import Nccl
-from xstage_bench.fused.ulysses.attention import REPORT, STAMP, Build, Flags
-from xstage_bench.fused.ulysses.gpu import Gpu
-from xstage_bench.fused.ulysses.plans import awaited, flag_words
-from xstage_bench.fused.ulysses.rig import Rig
-from xstage_bench.fused.ulysses.transfer import PIECE, received_to_place, staged_to_owner, tiles_to_owners
+from xstage_bench.kernels.attention.attention import REPORT, STAMP, Build, Flags
+from xstage_bench.kernels.attention.gpu import Gpu
+from xstage_bench.kernels.attention.plans import awaited, flag_words
+from xstage_bench.kernels.attention.rig import Rig
+from xstage_bench.kernels.attention.transfer import PIECE, received_to_place, staged_to_owner, tiles_to_owners
+from xstage_bench.kernels.nccl import Nccl
 
 IN_ORDER = "row-major"
 

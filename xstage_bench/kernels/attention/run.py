@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from xstage_bench.errors import UsageError, WaivedError, XStageError
-from xstage_bench.fused.session import results
-from xstage_bench.fused.ulysses.attention import ALONE, FLAGS, STORES, TUNED, Flags, Store, alone_of, best_build
-from xstage_bench.fused.ulysses.document import SCHEMA_VERSION
-from xstage_bench.fused.ulysses.problem import Placing, Problem
-from xstage_bench.fused.ulysses.shapes import heads_named, known_heads
-from xstage_bench.fused.ulysses.tile_facts import tile_facts
-from xstage_bench.fused.ulysses.tile_order import ORDERS
 from xstage_bench.io.identity import Kernel, merged, plain
+from xstage_bench.kernels.attention.attention import ALONE, FLAGS, STORES, TUNED, Flags, Store, alone_of, best_build
+from xstage_bench.kernels.attention.document import SCHEMA_VERSION
+from xstage_bench.kernels.attention.problem import Placing, Problem
+from xstage_bench.kernels.attention.shapes import heads_named, known_heads
+from xstage_bench.kernels.attention.tile_facts import tile_facts
+from xstage_bench.kernels.attention.tile_order import ORDERS
+from xstage_bench.kernels.session import results
 from xstage_bench.machine.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.machine.gpus import tuned_document
 
@@ -177,9 +177,9 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
     from cupy.cuda import runtime
 
     from xstage_bench.device.cuda.compile import sources_hash
-    from xstage_bench.fused.nccl import Nccl
-    from xstage_bench.fused.ulysses.gpu import Gpu
-    from xstage_bench.fused.ulysses.measure import Gate
+    from xstage_bench.kernels.attention.gpu import Gpu
+    from xstage_bench.kernels.attention.measure import Gate
+    from xstage_bench.kernels.nccl import Nccl
 
     count = runtime.getDeviceCount()
     if count < 2:
@@ -223,10 +223,10 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
 
 def measure_case(case: Case, placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, rng: Any, job: dict[str, Any]) -> dict[str, Any]:
     """Check and time one case, and return its row; without `nccl` (a communicator) its variants are missing."""
-    from xstage_bench.fused.spread import spread
-    from xstage_bench.fused.ulysses.measure import interleave, slowest
-    from xstage_bench.fused.ulysses.rig import Rig
-    from xstage_bench.fused.ulysses.variants import stamped
+    from xstage_bench.kernels.attention.measure import interleave, slowest
+    from xstage_bench.kernels.attention.rig import Rig
+    from xstage_bench.kernels.attention.variants import stamped
+    from xstage_bench.kernels.spread import spread
 
     problem = placing.problem
     sms = min(gpu.sms for gpu in gpus.values())
@@ -261,15 +261,15 @@ def measure_case(case: Case, placing: Placing, gpus: dict[int, Any], gate: Any, 
 
 
 def _pair(rig: Any, builds: dict[Any, Any]) -> list[Any]:
-    from xstage_bench.fused.ulysses import variants
+    from xstage_bench.kernels.attention import variants
 
     return [variants.alone(rig, builds[STORES[0]]), variants.fused(rig, builds[STORES[0]], FLAGGED)]
 
 
 def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, effort: Effort) -> tuple[list[Any], dict[str, str]]:
     """Return what is timed against each other, and the reasons for what is not."""
-    from xstage_bench.fused.ulysses import variants
-    from xstage_bench.fused.ulysses.library import cudnn
+    from xstage_bench.kernels.attention import variants
+    from xstage_bench.kernels.attention.library import cudnn
 
     plain = builds[STORES[0]]
     chosen: list[Any] = [

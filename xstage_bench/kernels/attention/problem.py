@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.ulysses.attention import MAX_OWNERS
+from xstage_bench.kernels.attention.attention import MAX_OWNERS
 
 BF16_BYTES = 2
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.fused.ulysses.attention import Build, Store, alone_of
-from xstage_bench.fused.ulysses.problem import BF16_BYTES, Problem
-from xstage_bench.fused.ulysses.tile_order import ORDERS
+from xstage_bench.kernels.attention.attention import Build, Store, alone_of
+from xstage_bench.kernels.attention.problem import BF16_BYTES, Problem
+from xstage_bench.kernels.attention.tile_order import ORDERS
 from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from xstage_bench.errors import WaivedError
-from xstage_bench.fused.ulysses.rig import Rig
-from xstage_bench.fused.ulysses.variants import Variant
+from xstage_bench.kernels.attention.rig import Rig
+from xstage_bench.kernels.attention.variants import Variant
 
 
 def cudnn(rig: Rig) -> Variant:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xstage_bench.fused.moe.build import COMBINE_BYTES, FEWEST_STAGES, MOST_STAGES, Build, Combine, Publish, ring_stages
-from xstage_bench.fused.moe.forecast import LEADS, STORING_WARPS, TileTimes
-from xstage_bench.fused.moe.group import Group, Prepared, Times
-from xstage_bench.fused.moe.layer import PADDING, Layer, Rows, Slots, tiles_per_sm
-from xstage_bench.fused.moe.order import Order, usual_wave, wave_orders
-from xstage_bench.fused.spread import spread
+from xstage_bench.kernels.moe.build import COMBINE_BYTES, FEWEST_STAGES, MOST_STAGES, Build, Combine, Publish, ring_stages
+from xstage_bench.kernels.moe.forecast import LEADS, STORING_WARPS, TileTimes
+from xstage_bench.kernels.moe.group import Group, Prepared, Times
+from xstage_bench.kernels.moe.layer import PADDING, Layer, Rows, Slots, tiles_per_sm
+from xstage_bench.kernels.moe.order import Order, usual_wave, wave_orders
+from xstage_bench.kernels.spread import spread
 from xstage_bench.machine.gpus import REFERENCE_GPU, find_gpu, reference_gpu
 from xstage_bench.workloads.shapes import TILE
 

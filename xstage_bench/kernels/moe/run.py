@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.errors import WaivedError
-from xstage_bench.fused.moe.forecast import forecast_notes
-from xstage_bench.fused.moe.suite import Case, run_suite
-from xstage_bench.fused.moe.tuned import TUNED
-from xstage_bench.fused.session import results
 from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.io.json_file import read_json, write_json
+from xstage_bench.kernels.moe.forecast import forecast_notes
+from xstage_bench.kernels.moe.suite import Case, run_suite
+from xstage_bench.kernels.moe.tuned import TUNED
+from xstage_bench.kernels.session import results
 from xstage_bench.machine.environment import snapshot
 from xstage_bench.machine.gpus import tuned_document
 from xstage_bench.pipeline import find_model

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.errors import WaivedError
-from xstage_bench.fused.moe.group import Group
-from xstage_bench.fused.moe.layer import PADDING
-from xstage_bench.fused.nccl import Nccl
+from xstage_bench.kernels.moe.group import Group
+from xstage_bench.kernels.moe.layer import PADDING
+from xstage_bench.kernels.nccl import Nccl
 
 
 def unfused_us(group: Group, repetitions: int) -> list[float]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xstage_bench.fused.moe.build import LONG_LAYER_TILES
-from xstage_bench.fused.moe.forecast import ALIKE, CALM, CALM_UNEVEN, LEADS, ONE_BLOCK, PREFERRED, SURELY_SLOWER, UNEVEN
+from xstage_bench.kernels.moe.build import LONG_LAYER_TILES
+from xstage_bench.kernels.moe.forecast import ALIKE, CALM, CALM_UNEVEN, LEADS, ONE_BLOCK, PREFERRED, SURELY_SLOWER, UNEVEN
 from xstage_bench.machine.gpus import Default
 from xstage_bench.model.pacer import TUNED as PACER
 

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.pacing import packed_stage
-from xstage_bench.fused.moe.build import COMBINE_BYTES, PLAN, REPORT, STAMP, Build, owner_words
-from xstage_bench.fused.moe.layer import IntArray, Layer, Rows, Slots, slot_numbers
-from xstage_bench.fused.moe.numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
-from xstage_bench.fused.moe.order import TaskLists, linear2_from
-from xstage_bench.fused.moe.presum import Sums, sum_slots, sums_of, upload_sums
-from xstage_bench.fused.tensor_map import boxes
+from xstage_bench.kernels.moe.build import COMBINE_BYTES, PLAN, REPORT, STAMP, Build, owner_words
+from xstage_bench.kernels.moe.layer import IntArray, Layer, Rows, Slots, slot_numbers
+from xstage_bench.kernels.moe.numbers import RESULT_SCALE, Weights, activation_scales, make_tokens, make_weights
+from xstage_bench.kernels.moe.order import TaskLists, linear2_from
+from xstage_bench.kernels.moe.presum import Sums, sum_slots, sums_of, upload_sums
+from xstage_bench.kernels.tensor_map import boxes
 from xstage_bench.workloads.shapes import TILE
 
 if TYPE_CHECKING:

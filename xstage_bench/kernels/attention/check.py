@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.ulysses.attention import MAX_OWNERS
-from xstage_bench.fused.ulysses.problem import Problem
+from xstage_bench.kernels.attention.attention import MAX_OWNERS
+from xstage_bench.kernels.attention.problem import Problem
 
 CHECK_PLAN = np.dtype(
     [(n, "<u8") for n in ("q", "k", "v")]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.moe.forecast import TileTimes, predict_order
-from xstage_bench.fused.moe.layer import Layer, Rows
-from xstage_bench.fused.moe.order import Order, TaskLists, groups_of
+from xstage_bench.kernels.moe.forecast import TileTimes, predict_order
+from xstage_bench.kernels.moe.layer import Layer, Rows
+from xstage_bench.kernels.moe.order import Order, TaskLists, groups_of
 
 if TYPE_CHECKING:
-    from xstage_bench.fused.moe.group import Group, Prepared
+    from xstage_bench.kernels.moe.group import Group, Prepared
     from xstage_bench.model.document import Model
 
 FloatArray = NDArray[np.float64]

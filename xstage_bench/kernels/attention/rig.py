@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.tensor_map import rows_of_heads
-from xstage_bench.fused.ulysses.attention import Build
-from xstage_bench.fused.ulysses.check import Verdict
-from xstage_bench.fused.ulysses.gpu import Gpu
-from xstage_bench.fused.ulysses.plans import aim_local, aim_owners, plan_inputs
-from xstage_bench.fused.ulysses.problem import BF16_BYTES, Placing
-from xstage_bench.fused.ulysses.tile_order import ORDERS
+from xstage_bench.kernels.attention.attention import Build
+from xstage_bench.kernels.attention.check import Verdict
+from xstage_bench.kernels.attention.gpu import Gpu
+from xstage_bench.kernels.attention.plans import aim_local, aim_owners, plan_inputs
+from xstage_bench.kernels.attention.problem import BF16_BYTES, Placing
+from xstage_bench.kernels.attention.tile_order import ORDERS
+from xstage_bench.kernels.tensor_map import rows_of_heads
 
 #: Rows before and after every output that nobody may touch.
 GUARD_ROWS = 4

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.ulysses.forecast import TileTimes
+from xstage_bench.kernels.attention.forecast import TileTimes
 
 #: Of one SM, in a time line.
 TILES_SHOWN = 12

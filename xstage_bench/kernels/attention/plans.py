@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.ulysses.attention import PLAN, WAIT, Build
-from xstage_bench.fused.ulysses.problem import Placing, Problem
-from xstage_bench.fused.ulysses.tile_order import blocks_of
+from xstage_bench.kernels.attention.attention import PLAN, WAIT, Build
+from xstage_bench.kernels.attention.problem import Placing, Problem
+from xstage_bench.kernels.attention.tile_order import blocks_of
 
 SHARD_FLAG_BYTES = 128
 STORE_BOX_ROWS = 16

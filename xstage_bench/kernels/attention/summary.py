@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.spread import spread
-from xstage_bench.fused.ulysses.attention import alone_of
-from xstage_bench.fused.ulysses.run import FLAGGED
-from xstage_bench.fused.ulysses.tile_facts import TILES_SHOWN
+from xstage_bench.kernels.attention.attention import alone_of
+from xstage_bench.kernels.attention.run import FLAGGED
+from xstage_bench.kernels.attention.tile_facts import TILES_SHOWN
+from xstage_bench.kernels.spread import spread
 
 SERIAL_NCCL = ("nccl", "nccl graph")
 #: How a row's flags are published where `fused_visible_us` is taken from.

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.ulysses.attention import Build
-from xstage_bench.fused.ulysses.problem import BF16_BYTES, Placing, Problem
-from xstage_bench.fused.ulysses.tile_order import blocks_of
+from xstage_bench.kernels.attention.attention import Build
+from xstage_bench.kernels.attention.problem import BF16_BYTES, Placing, Problem
+from xstage_bench.kernels.attention.tile_order import blocks_of
 
 PIECE = np.dtype([(n, "<u8") for n in ("from", "to", "flag")] + [(n, "<u4") for n in ("rows", "row_bytes", "from_pitch", "to_pitch")])
 ROWS_PER_PIECE = 32

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.errors import XStageError
-from xstage_bench.fused.ulysses.attention import Attention, Build
-from xstage_bench.fused.ulysses.check import CHECK_SUMS, Verdict, check_plan, verdict
-from xstage_bench.fused.ulysses.problem import Problem
+from xstage_bench.kernels.attention.attention import Attention, Build
+from xstage_bench.kernels.attention.check import CHECK_SUMS, Verdict, check_plan, verdict
+from xstage_bench.kernels.attention.problem import Problem
 
 _COPY_THREADS = 512
 _TIMEOUT_NS = 2_000_000_000

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.moe.build import Claim
-from xstage_bench.fused.moe.layer import Layer, Rows
+from xstage_bench.kernels.moe.build import Claim
+from xstage_bench.kernels.moe.layer import Layer, Rows
 from xstage_bench.workloads.deal import deal_tiles
 from xstage_bench.workloads.moe import default_experts_per_wave
 
