@@ -20,9 +20,9 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from xstage_bench import compare
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.device.sim.faults import Faults
+from xstage_bench.judge import compare
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model
 from xstage_bench.record.columns import SAMPLES

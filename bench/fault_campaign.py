@@ -33,12 +33,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import fake_nvml
 import msgspec
 
-from xstage_bench.critique import criticise
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.device.sim.faults import Faults
 from xstage_bench.errors import DataError, XStageError
 from xstage_bench.io import atomic
+from xstage_bench.judge.check import criticise
 from xstage_bench.measure import bursts as runner
 from xstage_bench.measure.plan import Options
 from xstage_bench.measure.probe import Probe, Sweep

@@ -38,7 +38,7 @@ def schedule_csv(data: bytes) -> None:
 
 
 def limits(data: bytes) -> None:
-    from xstage_bench.limits import load_limits
+    from xstage_bench.judge.limits import load_limits
 
     (FOLDER / "l.toml").write_bytes(data)
     load_limits(FOLDER / "l.toml")
@@ -64,7 +64,7 @@ def parquet(data: bytes) -> None:
 
 
 def model(data: bytes) -> None:
-    from xstage_bench.compare import Side, compare
+    from xstage_bench.judge.compare import Side, compare
     from xstage_bench.model.document import load_model
 
     (FOLDER / "model.json").write_bytes(data)

@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 
 import xstage_bench.measure.bursts as runner
-from xstage_bench.compare import Side, compare
-from xstage_bench.critique import criticise
 from xstage_bench.device.backend import BackendChoice, resolve_backend
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.device.sim.faults import Faults
 from xstage_bench.errors import DataError, UsageError, WaivedError, XStageError
-from xstage_bench.fleet.outliers import judge
 from xstage_bench.io.json_file import encode_json
+from xstage_bench.judge.check import criticise
+from xstage_bench.judge.compare import Side, compare
+from xstage_bench.judge.fleet.outliers import judge
 from xstage_bench.machine.doctor import can_measure, examine
 from xstage_bench.machine.environment import snapshot
 from xstage_bench.machine.topology import matrix, read_topology
@@ -308,7 +308,7 @@ def test_case_25_offline_verbs_need_no_cuda_no_cupy_and_no_display() -> None:
         "import sys\nfor name in ('cupy', 'cuda', 'pynvml'): sys.modules[name] = None\n"
         "from xstage_bench.cli import run\nfrom xstage_bench.cli.group import VERBS\n"
         "assert all(run([verb, '--help']) == 0 for verb in VERBS)\n"
-        "import xstage_bench.pipeline, xstage_bench.compare, xstage_bench.critique, xstage_bench.limits, xstage_bench.fleet.page"
+        "import xstage_bench.pipeline, xstage_bench.judge.compare, xstage_bench.judge.check, xstage_bench.judge.limits, xstage_bench.judge.fleet.page"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=120, env={"PATH": "/usr/bin"})
     assert done.returncode == 0, done.stderr

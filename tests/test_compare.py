@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench import compare as comparison
-from xstage_bench.compare import FALSE_ALARMS, PARAMETERS, Side, change_of, compare, load_reference, load_side, refuse
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.judge import compare as comparison
+from xstage_bench.judge.compare import FALSE_ALARMS, PARAMETERS, Side, change_of, compare, load_reference, load_side, refuse
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.entry import missing_entry

@@ -9,8 +9,8 @@ import pytest
 from gate_world import World, model_of, record
 
 from xstage_bench.cli import run
-from xstage_bench.compare import FALSE_ALARMS, Comparison, Side, compare, load_side
-from xstage_bench.compare_errors import SCORES, changes
+from xstage_bench.judge.compare import FALSE_ALARMS, Comparison, Side, compare, load_side
+from xstage_bench.judge.compare_errors import SCORES, changes
 from xstage_bench.model.document import IssueTimeError, ModelScore, TotalTimeError, Validation
 from xstage_bench.model.holdout import Errors, draw_times, resampled, standard_errors
 

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from xstage_bench.critique import criticise
 from xstage_bench.device.backend import BackendChoice
 from xstage_bench.io.identity import kernel_of
+from xstage_bench.judge.check import criticise
 from xstage_bench.measure.bursts import record_run
 from xstage_bench.measure.plan import Options
 from xstage_bench.model.document import Model

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from other_gpus import RECORDED, write_model
 
-from xstage_bench.compare import Comparison, Side
-from xstage_bench.critique import criticise
 from xstage_bench.io.json_file import read_json
+from xstage_bench.judge.check import criticise
+from xstage_bench.judge.compare import Comparison, Side
+from xstage_bench.judge.yardstick import marks
 from xstage_bench.kernels.attention import run as ulysses_run
 from xstage_bench.kernels.attention.attention import TUNED as ATTENTION
 from xstage_bench.kernels.attention.attention import builds_of
@@ -28,7 +29,6 @@ from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.schedule.device import Gpu, Node
 from xstage_bench.workloads.moe import moe_tasks
-from xstage_bench.yardstick import marks
 
 MODEL = load_model(RECORDED)
 

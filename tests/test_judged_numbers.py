@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from xstage_bench.critique import criticise
-from xstage_bench.fleet.reading import METRICS, NodeLinks
-from xstage_bench.fleet.screen import screen_nodes
+from xstage_bench.judge.check import criticise
+from xstage_bench.judge.fleet.reading import METRICS, NodeLinks
+from xstage_bench.judge.fleet.screen import screen_nodes
+from xstage_bench.judge.yardstick import marks
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.validate import validate
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.schedule.bursts import Burst, Schedule
-from xstage_bench.yardstick import marks
 
 CLOCK = 2000.0
 BASE, COST, RATE, CAPACITY = 80.0, 20.0, 400.0, 19_000.0  # cycles, cycles per warp-store, GB/s, bytes of one of 132 SMs

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.limits import GPU, NODE, PAIR, SCHEMA_VERSION, judge, load_limits
+from xstage_bench.judge.limits import GPU, NODE, PAIR, SCHEMA_VERSION, judge, load_limits
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.entry import missing_entry
 from xstage_bench.model.estimate import Estimate

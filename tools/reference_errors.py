@@ -18,9 +18,9 @@ from pathlib import Path
 
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.json_file import write_json
+from xstage_bench.judge.gate import ERRORS_NAME, PLAIN, ReferenceErrors, Yardstick, YardstickFile, yardsticks
 from xstage_bench.model.cells import TINY
 from xstage_bench.model.document import ModelScore, load_validation
-from xstage_bench.model_gate import ERRORS_NAME, PLAIN, ReferenceErrors, Yardstick, YardstickFile, yardsticks
 
 PATH = asset_dir("results") / "reference" / ERRORS_NAME
 FORMS = ("node", "burst_gap")

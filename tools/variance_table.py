@@ -18,7 +18,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from xstage_bench.compare import PARAMETERS, Side, compare
+from xstage_bench.judge.compare import PARAMETERS, Side, compare
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model
 from xstage_bench.pipeline import find_model, usable_samples

@@ -154,9 +154,9 @@ def judged(model: Model, validation: Validation | None) -> tuple[Model, list[Fin
 
     A validation of another fit judges nothing, and that is said.
     """
+    from xstage_bench.judge.gate import findings, judge_model, with_verdicts
     from xstage_bench.machine.finding import Finding
     from xstage_bench.model.document import digest
-    from xstage_bench.model_gate import findings, judge_model, with_verdicts
 
     if validation is not None and validation.fitted not in (None, digest(model)):
         stale = Finding("model", "warn", "not judged: validation.json is of another fit", "xstage validate RUN")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.identity import in_words
+from xstage_bench.judge.yardstick import marks
 from xstage_bench.measure.copies import load_copies
 from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.page import Table, data_url, render
@@ -27,7 +28,6 @@ from xstage_bench.report_tables import (
     verdict_table,
 )
 from xstage_bench.schedule.bursts import HOST
-from xstage_bench.yardstick import marks
 
 if TYPE_CHECKING:
     from xstage_bench.machine.finding import Finding

@@ -16,7 +16,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each document, by the name of the file it describes, without ``.json``."""
     from xstage_bench.export_model.document import ExportedModel
-    from xstage_bench.fleet.screen import Fleet
+    from xstage_bench.judge.fleet.screen import Fleet
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.schedule.files import ScheduleFile

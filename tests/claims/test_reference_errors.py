@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from xstage_bench.judge.gate import yardsticks
 from xstage_bench.model.document import load_validation
-from xstage_bench.model_gate import yardsticks
 
 ROOT = Path(__file__).parents[2]
 RECORDED = [y for y in yardsticks() if "results/" in y.source]

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fleet.outliers import DEVIATIONS, judge
 from xstage_bench.fleet.page import write_fleet
-from xstage_bench.fleet.reading import NodeLinks, Unreadable, grouped_medians, read_fleet
-from xstage_bench.fleet.screen import screen
+from xstage_bench.judge.fleet.outliers import DEVIATIONS, judge
+from xstage_bench.judge.fleet.reading import NodeLinks, Unreadable, grouped_medians, read_fleet
+from xstage_bench.judge.fleet.screen import screen
 from xstage_bench.record.manifest import load_manifest, save_manifest
 
 ROOT = Path(__file__).parent.parent.parent

@@ -36,7 +36,7 @@ def command(out: Output, run: Path, limits_path: Path | None, strict: bool) -> i
 
 
 def _criticise(out: Output, run: Run, strict: bool) -> int:
-    from xstage_bench.critique import criticise
+    from xstage_bench.judge.check import criticise
     from xstage_bench.pipeline import MODEL_NAME, find_model, find_validation, judged
 
     model = find_model(run.folder) if (run.folder / MODEL_NAME).exists() else None
@@ -60,7 +60,7 @@ def _criticise(out: Output, run: Run, strict: bool) -> int:
 
 
 def _limits(out: Output, run: Run, path: Path, strict: bool) -> int:
-    from xstage_bench.limits import judge, load_limits
+    from xstage_bench.judge.limits import judge, load_limits
     from xstage_bench.pipeline import find_model
 
     judgements = judge(run, find_model(run.folder), load_limits(path))

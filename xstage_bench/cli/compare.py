@@ -14,7 +14,7 @@ from xstage_bench.cli.output import Output, table
 from xstage_bench.errors import GATE, REGRESSION, UsageError
 
 if TYPE_CHECKING:
-    from xstage_bench.compare import Comparison, Side
+    from xstage_bench.judge.compare import Comparison, Side
 
 _ACROSS = ["backend", "gpu", "schema"]
 
@@ -32,7 +32,7 @@ def command(out: Output, runs: tuple[Path, ...], reference: str | None, margin: 
 
     Each is a fitted run folder or a model.json. Exit 5 when anything is worse.
     """
-    from xstage_bench.compare import compare, load_reference, load_side, refuse
+    from xstage_bench.judge.compare import compare, load_reference, load_side, refuse
 
     if len(runs) != (2 if reference is None else 1):
         raise UsageError(f"{len(runs)} runs were named", "xstage compare BASELINE RUN, or xstage compare RUN --reference NAME")

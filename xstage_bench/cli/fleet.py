@@ -12,7 +12,7 @@ from xstage_bench.cli.output import Output, table
 from xstage_bench.errors import ERROR, GATE
 
 if TYPE_CHECKING:
-    from xstage_bench.fleet.screen import Fleet
+    from xstage_bench.judge.fleet.screen import Fleet
 
 _SHOWN = 20
 
@@ -28,7 +28,7 @@ def command(out: Output, folder: Path, out_folder: Path | None, strict: bool) ->
     Exit 1 when a run could not be read; the others are judged all the same.
     """
     from xstage_bench.fleet.page import write_fleet
-    from xstage_bench.fleet.screen import screen
+    from xstage_bench.judge.fleet.screen import screen
 
     fleet = screen(folder)
     files = write_fleet(fleet, folder if out_folder is None else out_folder)

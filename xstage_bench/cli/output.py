@@ -115,7 +115,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
 
 def model_gate(out: Output, model: Model) -> dict[str, Any]:
     """Say on stderr which pairs of a model missed the hold-out of their own run; return what ``--json`` says of all of them."""
-    from xstage_bench.model_gate import missed
+    from xstage_bench.judge.gate import missed
 
     for name, verdict in missed(model).items():
         out.note(f"MISSED: the model of {name} missed its own hold-out: {'; '.join(verdict.reasons)}. Do not rely on its numbers")

@@ -78,7 +78,7 @@ def _one(out: Output, options: Options, folder: Path, resume: bool) -> Profiled:
 def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience: float | None, chosen: dict[str, Any]) -> int:
     """Do one rank's part of a launch on many nodes; rank 0 gathers, and answers for all."""
     from xstage_bench.fleet.page import write_fleet
-    from xstage_bench.fleet.screen import screen
+    from xstage_bench.judge.fleet.screen import screen
     from xstage_bench.measure.launch import PATIENCE_S, finished, take_part
 
     if shared is None:

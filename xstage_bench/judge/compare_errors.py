@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.judge.gate import FACTOR
 from xstage_bench.model.document import Model, ModelScore, PairModel, Validation
 from xstage_bench.model.holdout import Errors, draw_times, resampled
-from xstage_bench.model_gate import FACTOR
 
 if TYPE_CHECKING:
     import pandas as pd

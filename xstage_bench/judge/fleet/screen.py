@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from xstage_bench.fleet.outliers import FEWEST, FloatArray, IntArray, Judged, Outlier, judge
-from xstage_bench.fleet.reading import METRICS, NodeLinks, Unreadable, read_fleet
+from xstage_bench.judge.fleet.outliers import FEWEST, FloatArray, IntArray, Judged, Outlier, judge
+from xstage_bench.judge.fleet.reading import METRICS, NodeLinks, Unreadable, read_fleet
 
 SCHEMA_VERSION = 1
 #: +1 where more is better.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from xstage_bench.compare import load_reference
 from xstage_bench.errors import XStageError
+from xstage_bench.judge.compare import load_reference
 from xstage_bench.machine.gpus import GpuFacts, find_gpu, kind_of
 from xstage_bench.model.headline import headline_rate
 

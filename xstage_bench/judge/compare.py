@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from xstage_bench.compare_errors import SCORES, changes, same_schedules, score_of
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.judge.compare_errors import SCORES, changes, same_schedules, score_of
 from xstage_bench.machine.gpus import Default, borrowed
 from xstage_bench.model.document import BurstGap, Model, PairModel, Validation, digest, load_validation
 from xstage_bench.model.estimate import Estimate
