@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import Absent, FigureSpec, label, new_figure, plain_ticks, series_style, top_legend
+from xstage_bench.show.figures import Absent, FigureSpec, label, new_figure, plain_ticks, series_style, top_legend
 
 from ._common import bars, drain_ns, free_cycles, isolated_cycles, nearest, pair_label, pick, shown_pair, spread, valid_rows
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xstage_bench.errors import XStageError
-from xstage_bench.plot import FITTED, Absent, FigureSpec, counted, label, new_figure, plain_ticks, top_legend
+from xstage_bench.show.figures import FITTED, Absent, FigureSpec, counted, label, new_figure, plain_ticks, top_legend
 
 from ._common import Array, valid_rows
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import Absent, FigureSpec, label, new_figure, plain_ticks, series_style
+from xstage_bench.show.figures import Absent, FigureSpec, label, new_figure, plain_ticks, series_style
 
 from ._common import Array, bars, interval_bars, isolated_cycles, nearest, pair_label, pick, shown_pair, spread, valid_rows
 

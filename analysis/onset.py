@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import FITTED, Absent, FigureSpec, label, new_figure, plain_ticks, top_legend
+from xstage_bench.show.figures import FITTED, Absent, FigureSpec, label, new_figure, plain_ticks, top_legend
 
 from ._common import drain_ns, free_cycles, pair_label, shown_pair, valid_rows
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xstage_bench.model.headline import headline_entry, headline_rate
-from xstage_bench.plot import Absent, FigureSpec, counted, label, new_figure
 from xstage_bench.schedule.bursts import HOST
+from xstage_bench.show.figures import Absent, FigureSpec, counted, label, new_figure
 
 from ._common import Array
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import FAINT, MEASURED, Absent, FigureSpec, counted, label, new_figure
+from xstage_bench.show.figures import FAINT, MEASURED, Absent, FigureSpec, counted, label, new_figure
 
 from ._common import pair_label, remote_models
 

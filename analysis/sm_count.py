@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import Absent, FigureSpec, counted, label, new_figure, plain_ticks, series_style
+from xstage_bench.show.figures import Absent, FigureSpec, counted, label, new_figure, plain_ticks, series_style
 
 from ._common import interval_bars, pair_label, pick, remote_models
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.plot import FITTED, Absent, FigureSpec, label, new_figure, plain_ticks, series_style
+from xstage_bench.show.figures import FITTED, Absent, FigureSpec, label, new_figure, plain_ticks, series_style
 
 from ._common import Array, pair_label, remote_models, stores_per_warp
 

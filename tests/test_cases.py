@@ -226,7 +226,7 @@ def test_case_15_runs_that_differ_have_wide_intervals_and_are_told_to_measure_mo
 
 
 def test_case_16_how_good_is_that(sound: Run) -> None:
-    from xstage_bench.report import render_report
+    from xstage_bench.show.report import render_report
 
     page = render_report(sound, fit_run(sound, resamples=20), None, drawn=[])
     for words in ("raw link", "478", "payload limit", "427", "nominal", "450", "copy engine", "396", "reference node", "achieved"):

@@ -15,9 +15,9 @@ from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.errors import DataError
 from xstage_bench.io.json_file import write_json
 from xstage_bench.measure import copies
-from xstage_bench.report_tables import copies_table
 from xstage_bench.schedule.device import Execution, Gpu, Node
 from xstage_bench.schedule.trace import Trace
+from xstage_bench.show.report_tables import copies_table
 
 SMIDS = tuple(range(132))
 NODE = Node((Gpu(0, "A", SMIDS, 2000.0), Gpu(1, "A", SMIDS, 2000.0)), ((0, 1), (1, 0)), 32.0, 478.0, None, ("st.v4", "bulk.2048"))

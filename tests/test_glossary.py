@@ -15,14 +15,14 @@ import pytest
 from xstage_bench.cli.predict import COLUMNS as BURST_SHOWN
 from xstage_bench.cli.predict import TASK_COLUMNS as TASK_SHOWN
 from xstage_bench.errors import UsageError
-from xstage_bench.glossary import SECTIONS, explain, glossary
 from xstage_bench.measure.replay_document import summary_rows
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.tasks.predict import COLUMNS as TASK_FOUND
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
 from xstage_bench.schedule.burst_csv import COLUMNS as BURST_CSV
 from xstage_bench.schedule.task_csv import COLUMNS as TASK_CSV
-from xstage_bench.schemas import schemas
+from xstage_bench.show.explain import SECTIONS, explain, glossary
+from xstage_bench.show.schemas import schemas
 from xstage_bench.workloads.prediction import COLUMNS as PHASES
 
 ROOT = Path(__file__).parents[1]

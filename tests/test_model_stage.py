@@ -137,8 +137,8 @@ int main() {
 
 
 def test_the_cpp_twin_gives_the_same_numbers(model: Model, tmp_path: Path) -> None:
-    from xstage_bench.export_model import export_model
-    from xstage_bench.export_model.document import exported_model
+    from xstage_bench.show.export import export_model
+    from xstage_bench.show.export.document import exported_model
 
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:

@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel, compile_source
-from xstage_bench.export_model import export_model
-from xstage_bench.export_model.document import exported_model
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.laws import balanced_accuracy
@@ -23,6 +21,8 @@ from xstage_bench.model.predict import predict_all
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.model.validate import STALLED_ABOVE
 from xstage_bench.record.reader import load_run, schedules_of
+from xstage_bench.show.export import export_model
+from xstage_bench.show.export.document import exported_model
 
 RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
 KERNEL = """

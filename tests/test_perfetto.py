@@ -15,9 +15,9 @@ from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.tasks.predict import predict_tasks
-from xstage_bench.perfetto import all_events, burst_events, encode_trace, task_events, under_way, write_trace
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.tasks import NONE, TaskSchedule
+from xstage_bench.show.perfetto import all_events, burst_events, encode_trace, task_events, under_way, write_trace
 
 WAVE = TaskSchedule(
     producers=4,

@@ -14,9 +14,9 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from xstage_bench import plot
 from xstage_bench.errors import UsageError
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.show import figures as plot
 
 FIGURES = ("issue_time", "gap", "onset", "timeline", "sm_count", "holdout", "pairs", "drain", "placement")
 
@@ -140,7 +140,7 @@ def test_failed_pair_and_outlier_are_called_out(small: tuple[Any, Any]) -> None:
 
 def test_a_figure_that_raises_costs_no_other(small: tuple[Any, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "mine.py").write_text(
-        "from xstage_bench.plot import FigureSpec, label, new_figure\n"
+        "from xstage_bench.show.figures import FigureSpec, label, new_figure\n"
         "def draw(run, model, validation):\n    raise KeyError('column')\n"
         "FIGURE = FigureSpec(name='mine', title='Mine', caption='None', draw=draw)\n"
     )

@@ -45,7 +45,7 @@ def test_the_report_warns(tmp_path):
     from gate_world import World, record
 
     from xstage_bench.record.reader import load_run
-    from xstage_bench.report import render_report
+    from xstage_bench.show.report import render_report
 
     folder = record(World(seed=2, issued=True, probes=("holdout",)), tmp_path / "run")
     loaded, model = load_run(folder), load_model(folder / "model.json")

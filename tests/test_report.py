@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from xstage_bench import report
 from xstage_bench.errors import UsageError
 from xstage_bench.model.document import (
     IsolatedLaw,
@@ -24,8 +23,9 @@ from xstage_bench.model.document import (
     Validation,
 )
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.plot import read_once
-from xstage_bench.report_tables import estimate, number, percent, status_table
+from xstage_bench.show import report
+from xstage_bench.show.figures import read_once
+from xstage_bench.show.report_tables import estimate, number, percent, status_table
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 VALIDATION = Validation(

@@ -84,7 +84,7 @@ def test_cupy_only_in_its_rooms_and_inside_functions(path):
 def test_the_model_stands_alone(path):
     for module, _ in imports(path.read_text()):
         assert module.partition(".")[0] not in {"cupy", "click", "matplotlib"}
-        assert not module.startswith(("xstage_bench.cli", "xstage_bench.schedule.device.", "xstage_bench.plot", "xstage_bench.measure.bursts"))
+        assert not module.startswith(("xstage_bench.cli", "xstage_bench.schedule.device.", "xstage_bench.show.figures", "xstage_bench.measure.bursts"))
 
 
 @pytest.mark.parametrize("path", [PACKAGE / "plot.py", *sorted(PACKAGE.glob("report*.py")), *LOADED], ids=name_of)

@@ -16,11 +16,11 @@ import pandas as pd
 from xstage_bench.measure.probe import Sweep, load_probes
 from xstage_bench.model.node.entry import calibrate_node, model_of
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.plot import new_figure, style
-from xstage_bench.plot_style import matplotlib_settings
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Node
+from xstage_bench.show.figures import new_figure, style
+from xstage_bench.show.style import matplotlib_settings
 
 PROBE = "choice"
 UNIT_BYTES = 4 * 512  # of one warp-store of each of the four warps

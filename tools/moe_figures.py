@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from xstage_bench.io.json_file import read_json
 from xstage_bench.kernels.moe.stalls import CLOSE_US
 from xstage_bench.kernels.moe.summary import summarise
-from xstage_bench.plot_style import COLOURS, matplotlib_settings, new_figure, style
+from xstage_bench.show.style import COLOURS, matplotlib_settings, new_figure, style
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "moe.png"

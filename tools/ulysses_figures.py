@@ -16,7 +16,7 @@ import numpy as np
 
 from xstage_bench.kernels.attention.document import read_folder
 from xstage_bench.kernels.attention.summary import summarise
-from xstage_bench.plot_style import COLOURS, matplotlib_settings, new_figure, style
+from xstage_bench.show.style import COLOURS, matplotlib_settings, new_figure, style
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "results" / "h200-x2" / "ulysses"

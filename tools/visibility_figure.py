@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from xstage_bench.io.json_file import read_json
-from xstage_bench.plot import new_figure
+from xstage_bench.show.figures import new_figure
 
 Row = dict[str, Any]
 

@@ -300,8 +300,8 @@ def check_tables(run: Run) -> None:
 
 def write_report_files(run: Run, model: Model, validation: Validation | None) -> dict[str, Path]:
     """Draw the figures and write the report into the run folder."""
-    from xstage_bench.plot import draw_figures, read_once, render_figures
-    from xstage_bench.report import write_report
+    from xstage_bench.show.figures import draw_figures, read_once, render_figures
+    from xstage_bench.show.report import write_report
 
     run = read_once(run)
     drawn = render_figures(run, model, validation)

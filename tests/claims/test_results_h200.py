@@ -17,8 +17,8 @@ from xstage_bench.model.node.evaluate import score_node
 from xstage_bench.model.node.onset import onset_readings
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.pipeline import find_model, fit_run, validate_run
-from xstage_bench.plot import draw_figures
 from xstage_bench.record.reader import Run, load_run
+from xstage_bench.show.figures import draw_figures
 
 WARPS = (1, 2, 4, 8, 16)
 REMOTE = ("0>1", "1>0")

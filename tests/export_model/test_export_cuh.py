@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_source
-from xstage_bench.export_model import export_model
-from xstage_bench.export_model.cuh import namespace
-from xstage_bench.export_model.document import exported_model
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.show.export import export_model
+from xstage_bench.show.export.cuh import namespace
+from xstage_bench.show.export.document import exported_model
 
 RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
 KERNEL = """

@@ -14,11 +14,11 @@ import pytest
 
 from xstage_bench.cli import run
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.export_model import WRITERS, export_model, table_of
-from xstage_bench.export_model.document import ExportedModel, exported_model
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.json_file import write_json
 from xstage_bench.model.document import load_model
+from xstage_bench.show.export import WRITERS, export_model, table_of
+from xstage_bench.show.export.document import ExportedModel, exported_model
 
 RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
 

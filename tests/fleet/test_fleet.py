@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fleet.page import write_fleet
 from xstage_bench.judge.fleet.outliers import DEVIATIONS, judge
 from xstage_bench.judge.fleet.reading import NodeLinks, Unreadable, grouped_medians, read_fleet
 from xstage_bench.judge.fleet.screen import screen
 from xstage_bench.record.manifest import load_manifest, save_manifest
+from xstage_bench.show.fleet_page import write_fleet
 
 ROOT = Path(__file__).parent.parent.parent
 BENCH = runpy.run_path(str(ROOT / "bench" / "fleet_speed.py"))

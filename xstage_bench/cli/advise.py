@@ -66,8 +66,8 @@ def command(out: Output, model: Path, schedule: Path | None, figure: Path | None
 
 
 def _job(out: Output, model: Model, head: dict[str, Any], given: dict[str, Any]) -> list[TaskAdvice]:
-    from xstage_bench.advice import job_document, job_text
     from xstage_bench.model.advise.job import Job, advise_job
+    from xstage_bench.show.advice_text import job_document, job_text
 
     missing = [
         f"--{name.replace('_', '-')}" for name in ("bytes", "tile_ns", "tiles") if given["size" if name == "bytes" else name] is None
@@ -82,9 +82,9 @@ def _job(out: Output, model: Model, head: dict[str, Any], given: dict[str, Any])
 
 
 def _tasks(out: Output, model: Model, head: dict[str, Any], file: Path, given: dict[str, Any]) -> list[TaskAdvice]:
-    from xstage_bench.advice import tasks_document, tasks_text
     from xstage_bench.model.advise.choose import advise_tasks
     from xstage_bench.schedule.task_files import load_tasks
+    from xstage_bench.show.advice_text import tasks_document, tasks_text
 
     if given["size"] is not None or given["tiles"] is not None or given["tile_ns"] is not None:
         raise UsageError(
@@ -98,7 +98,7 @@ def _tasks(out: Output, model: Model, head: dict[str, Any], file: Path, given: d
 
 def _figure(out: Output, model: Model, found: list[TaskAdvice], path: Path) -> None:
     from xstage_bench.model.stage import stage_at
-    from xstage_bench.plot_advice import write_advice_figure
+    from xstage_bench.show.advice_figure import write_advice_figure
 
     if len(found) > 1:
         out.note(f"the figure shows the first of {len(found)} schedules")

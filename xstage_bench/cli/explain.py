@@ -13,7 +13,7 @@ from xstage_bench.cli.output import Output
 @common
 def command(out: Output, word: str | None) -> int:
     """Say what WORD means: a column of a file or table, a key of a document, a word of a warning. Without WORD: all of them."""
-    from xstage_bench.glossary import SECTIONS, explain, glossary
+    from xstage_bench.show.explain import SECTIONS, explain, glossary
 
     found = list(glossary()) if word is None else explain(word)
     lines: list[str] = []

@@ -27,7 +27,7 @@ def command(out: Output, where: Path, fmt: str, table: str | None, producers: in
 
     A model as cuh is a C++ header for kernels and host programs, as openmetrics a text file for node_exporter; docs/export.md has all.
     """
-    from xstage_bench.export_model import table_of
+    from xstage_bench.show.export import table_of
 
     if out.json and path == STDOUT and fmt != "json":
         raise UsageError(f"--json and {fmt} on stdout exclude each other", "--format json, or --out FILE")
@@ -45,10 +45,10 @@ def command(out: Output, where: Path, fmt: str, table: str | None, producers: in
 
 
 def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] | None) -> None:
-    from xstage_bench.export_model import export_model
-    from xstage_bench.export_model.document import exported_model
     from xstage_bench.io.atomic import write_bytes
     from xstage_bench.record.export import refuse_own_files
+    from xstage_bench.show.export import export_model
+    from xstage_bench.show.export.document import exported_model
 
     if path != STDOUT:
         refuse_own_files(where if where.is_dir() else where.parent, path)

@@ -27,8 +27,8 @@ def command(out: Output, folder: Path, out_folder: Path | None, strict: bool) ->
 
     Exit 1 when a run could not be read; the others are judged all the same.
     """
-    from xstage_bench.fleet.page import write_fleet
     from xstage_bench.judge.fleet.screen import screen
+    from xstage_bench.show.fleet_page import write_fleet
 
     fleet = screen(folder)
     files = write_fleet(fleet, folder if out_folder is None else out_folder)

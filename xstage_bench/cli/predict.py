@@ -89,7 +89,7 @@ def command(
         return show_workload(out, loaded, head, pair=pair, sm_clock_mhz=sm_clock_mhz, **workload)
     found = _predict(out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT)
     if trace is not None:
-        from xstage_bench.perfetto import all_events, encode_trace, write_trace
+        from xstage_bench.show.perfetto import all_events, encode_trace, write_trace
 
         if trace == STDOUT:
             out.raw(encode_trace(all_events(found)))

@@ -77,9 +77,9 @@ def _one(out: Output, options: Options, folder: Path, resume: bool) -> Profiled:
 
 def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience: float | None, chosen: dict[str, Any]) -> int:
     """Do one rank's part of a launch on many nodes; rank 0 gathers, and answers for all."""
-    from xstage_bench.fleet.page import write_fleet
     from xstage_bench.judge.fleet.screen import screen
     from xstage_bench.measure.launch import PATIENCE_S, finished, take_part
+    from xstage_bench.show.fleet_page import write_fleet
 
     if shared is None:
         raise UsageError(f"{place.size} ranks were started and need one folder", "--out FOLDER on a file system that all nodes share")

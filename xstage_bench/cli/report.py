@@ -19,7 +19,7 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
     """Draw the figures of RUN and write a report that opens in any browser, without a network."""
     from xstage_bench.pipeline import check_tables, find_model, find_validation, write_report_files
     from xstage_bench.record.reader import load_run
-    from xstage_bench.report import render_report, write_report
+    from xstage_bench.show.report import render_report, write_report
 
     out.no_json_beside(path, "HTML")
     check_file(path)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xstage_bench.errors import UsageError
-from xstage_bench.export_model.cuh import as_cuh
-from xstage_bench.export_model.document import ExportedModel
-from xstage_bench.export_model.openmetrics import as_openmetrics
-from xstage_bench.export_model.tables import as_csv, as_json, as_toml
 from xstage_bench.record.export import FORMATS as TABLE_FORMATS
+from xstage_bench.show.export.cuh import as_cuh
+from xstage_bench.show.export.document import ExportedModel
+from xstage_bench.show.export.openmetrics import as_openmetrics
+from xstage_bench.show.export.tables import as_csv, as_json, as_toml
 
 WRITERS: dict[str, Callable[[ExportedModel], str]] = {
     "cuh": as_cuh,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xstage_bench.export_model.document import ExportedModel
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.stage import Stage
+from xstage_bench.show.export.document import ExportedModel
 
 _FORMS = (
     ("xstage_issue_time_seconds", "Issue time T0 of a burst of reference_bytes per SM without backpressure"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from xstage_bench.errors import UsageError
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.loader import load_named
-from xstage_bench.plot_style import (
+from xstage_bench.show.style import (
     FAINT,
     FITTED,
     MEASURED,

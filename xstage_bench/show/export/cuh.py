@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from xstage_bench.export_model.document import ExportedModel, SmShare
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.stage import Stage
+from xstage_bench.show.export.document import ExportedModel, SmShare
 
 _PER_LINE = 12
 

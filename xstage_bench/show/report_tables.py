@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xstage_bench.model.headline import headline_entry, headline_rate
-from xstage_bench.page import Table
+from xstage_bench.show.html import Table
 
 if TYPE_CHECKING:
     import pandas as pd

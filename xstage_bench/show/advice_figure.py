@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xstage_bench.io.atomic import write_bytes
-from xstage_bench.plot import Drawn, FigureSpec, image_bytes
-from xstage_bench.plot_style import FITTED, MEASURED, matplotlib_settings, new_figure, plain_ticks, style
 from xstage_bench.schedule.tasks import TaskSchedule
+from xstage_bench.show.figures import Drawn, FigureSpec, image_bytes
+from xstage_bench.show.style import FITTED, MEASURED, matplotlib_settings, new_figure, plain_ticks, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

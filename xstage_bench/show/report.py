@@ -11,10 +11,11 @@ from xstage_bench.io.identity import in_words
 from xstage_bench.judge.yardstick import marks
 from xstage_bench.measure.copies import load_copies
 from xstage_bench.model.headline import headline_entry, headline_rate
-from xstage_bench.page import Table, data_url, render
 from xstage_bench.pipeline import judged
-from xstage_bench.plot import Drawn, gpu_names, image_bytes, read_once, render_figures
-from xstage_bench.report_tables import (
+from xstage_bench.schedule.bursts import HOST
+from xstage_bench.show.figures import Drawn, gpu_names, image_bytes, read_once, render_figures
+from xstage_bench.show.html import Table, data_url, render
+from xstage_bench.show.report_tables import (
     MISSING,
     copies_table,
     estimate,
@@ -27,7 +28,6 @@ from xstage_bench.report_tables import (
     validation_tables,
     verdict_table,
 )
-from xstage_bench.schedule.bursts import HOST
 
 if TYPE_CHECKING:
     from xstage_bench.machine.finding import Finding

@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that scripts read, made from the dataclasses that write them: ``python -m xstage_bench.schemas``."""
+"""JSON Schemas of the files that scripts read, made from the dataclasses that write them: ``python -m xstage_bench.show.schemas``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each document, by the name of the file it describes, without ``.json``."""
-    from xstage_bench.export_model.document import ExportedModel
     from xstage_bench.judge.fleet.screen import Fleet
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.schedule.files import ScheduleFile
     from xstage_bench.schedule.task_files import TaskFile
+    from xstage_bench.show.export.document import ExportedModel
 
     documents: dict[str, Any] = {
         "manifest": Manifest,

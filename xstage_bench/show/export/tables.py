@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from xstage_bench.export_model.document import ExportedModel
 from xstage_bench.io.json_file import encode_json
+from xstage_bench.show.export.document import ExportedModel
 
 #: Fitted numbers of a stage, each with interval, status and statistic.
 ESTIMATES = ("t0_cycles", "drain_gb_per_s", "capacity_bytes")

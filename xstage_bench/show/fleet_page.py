@@ -11,9 +11,9 @@ from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.json_file import write_json
 from xstage_bench.judge.fleet.outliers import DEVIATIONS, SMALLEST
 from xstage_bench.judge.fleet.screen import Deviation, Fleet, NodeRow
-from xstage_bench.page import Table, data_url, render
-from xstage_bench.plot_style import matplotlib_settings, new_figure, style
-from xstage_bench.report_tables import MISSING, number, percent
+from xstage_bench.show.html import Table, data_url, render
+from xstage_bench.show.report_tables import MISSING, number, percent
+from xstage_bench.show.style import matplotlib_settings, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

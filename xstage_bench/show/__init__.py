@@ -1,0 +1,1 @@
+"""What people and other programs are shown: figures, reports, pages, exports."""
