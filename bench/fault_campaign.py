@@ -43,7 +43,7 @@ from xstage_bench.measure import bursts as runner
 from xstage_bench.measure.plan import Options
 from xstage_bench.measure.probe import Probe, Sweep
 from xstage_bench.model.calibrate import calibrate
-from xstage_bench.pipeline import usable_samples
+from xstage_bench.model.run_fit import usable_samples
 from xstage_bench.record.manifest import MANIFEST_NAME
 from xstage_bench.record.reader import load_run
 from xstage_bench.schedule.bursts import Burst, Schedule

@@ -18,7 +18,7 @@ from xstage_bench.device.backend import resolve_backend
 from xstage_bench.measure.bursts import record_run
 from xstage_bench.measure.plan import Options
 from xstage_bench.model.document import load_model, save
-from xstage_bench.pipeline import fit_run
+from xstage_bench.model.run_fit import fit_run
 from xstage_bench.record.reader import load_run
 
 # Hundreds of processes are started: what Python compiles is kept, whatever the environment says, or half of the time goes there.

@@ -32,7 +32,7 @@ from xstage_bench.machine.environment import snapshot
 from xstage_bench.machine.topology import matrix, read_topology
 from xstage_bench.measure.plan import Options, make_plan
 from xstage_bench.model.calibrate import calibrate
-from xstage_bench.pipeline import fit_run, usable_samples
+from xstage_bench.model.run_fit import fit_run, usable_samples
 from xstage_bench.record.columns import SAMPLES
 from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.record.reader import Run, load_run
@@ -308,7 +308,8 @@ def test_case_25_offline_verbs_need_no_cuda_no_cupy_and_no_display() -> None:
         "import sys\nfor name in ('cupy', 'cuda', 'pynvml'): sys.modules[name] = None\n"
         "from xstage_bench.cli import run\nfrom xstage_bench.cli.group import VERBS\n"
         "assert all(run([verb, '--help']) == 0 for verb in VERBS)\n"
-        "import xstage_bench.pipeline, xstage_bench.judge.compare, xstage_bench.judge.check, xstage_bench.judge.limits, xstage_bench.judge.fleet.page"
+        "import xstage_bench.profile, xstage_bench.judge.compare, xstage_bench.judge.check, xstage_bench.judge.limits\n"
+        "import xstage_bench.show.fleet_page"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=120, env={"PATH": "/usr/bin"})
     assert done.returncode == 0, done.stderr

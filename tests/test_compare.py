@@ -19,7 +19,7 @@ from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.entry import missing_entry
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.resample import Resampled, estimate
-from xstage_bench.pipeline import usable_samples
+from xstage_bench.model.run_fit import usable_samples
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import load_run
 from xstage_bench.schedule.device import Gpu, Node

@@ -17,7 +17,7 @@ from xstage_bench.measure.bursts import record_run
 from xstage_bench.measure.plan import Options
 from xstage_bench.model.document import Model
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.pipeline import fit_run
+from xstage_bench.model.run_fit import fit_run
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from gate_world import World, model_of, record
 
 from xstage_bench.cli import run
-from xstage_bench.judge.gate import ReferenceErrors, Yardstick, findings, judge_model, with_verdicts, yardstick_for, yardsticks
+from xstage_bench.judge.gate import ReferenceErrors, Yardstick, findings, judge_model, judged, with_verdicts, yardstick_for, yardsticks
 from xstage_bench.model.document import (
     IssueTimeError,
     Model,
@@ -21,7 +21,6 @@ from xstage_bench.model.document import (
     load_model,
     load_validation,
 )
-from xstage_bench.pipeline import judged
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.release import ReleaseLaw, fit_release, release_laws
-from xstage_bench.pipeline import fit_run
+from xstage_bench.model.run_fit import fit_run
 from xstage_bench.record.reader import load_run
 
 CLOCK = 1980.0

@@ -11,8 +11,8 @@ from xstage_bench.device.backend import BackendChoice
 from xstage_bench.measure.plan import Options, chosen_probes
 from xstage_bench.measure.probe import load_probes
 from xstage_bench.model.cells import HOLDOUT, TINY, asked_rows
+from xstage_bench.model.run_fit import usable_samples
 from xstage_bench.model.validate import TINY_STORES, validate
-from xstage_bench.pipeline import usable_samples
 from xstage_bench.record.reader import load_run
 
 

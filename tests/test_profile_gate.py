@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from xstage_bench import pipeline
+from xstage_bench import profile
 from xstage_bench.cli import run
 from xstage_bench.device.sim import presets
 from xstage_bench.model.document import load_model
@@ -22,7 +22,7 @@ def issued(monkeypatch):
     bad = dataclasses.replace(presets.PRESETS["h200-nv18-x2"], name=NAME, unawaited_bytes=12 * 512.0)
     monkeypatch.setitem(presets.PRESETS, NAME, bad)
     # What is drawn does not matter here, and takes longer than the rest.
-    monkeypatch.setattr(pipeline, "write_report_files", lambda *_: {})
+    monkeypatch.setattr(profile, "write_report_files", lambda *_: {})
 
 
 def test_profile_exits_4_and_names_what_missed(issued, tmp_path, capsysbinary):
@@ -49,7 +49,7 @@ def test_the_report_warns(tmp_path):
 
     folder = record(World(seed=2, issued=True, probes=("holdout",)), tmp_path / "run")
     loaded, model = load_run(folder), load_model(folder / "model.json")
-    validation = pipeline.validate_run(loaded, model)
+    validation = profile.validate_run(loaded, model)
     page = render_report(loaded, model, validation, drawn=[])
     assert "missed its own hold-out: node model, p95 error" in page
     assert "May the model be used?" in page

@@ -111,7 +111,7 @@ def test_the_docs_quote_the_recorded_table() -> None:
 def test_three_numbers_of_a_measured_node_predict_its_replayed_gains() -> None:
     """The control: what the order gains in skeletons that were replayed, from T0, R and Q of that node alone."""
     from xstage_bench.measure.replay_document import read_replay
-    from xstage_bench.pipeline import find_model
+    from xstage_bench.model.run_fit import find_model
 
     known = moe_papers_gpu.numbers_of(find_model(ROOT / "results" / "h200-x2" / "2026-11-29-profile"))
     assert known.drain_gb_per_s == pytest.approx(369.5, abs=0.1)

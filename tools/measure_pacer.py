@@ -18,8 +18,8 @@ import numpy as np
 from xstage_bench.device.cuda.compile import compiled
 from xstage_bench.device.cuda.pacing import STEP, Pacing
 from xstage_bench.io.identity import plain
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.stage import Stage, stage_at
-from xstage_bench.pipeline import find_model
 
 WARPS, BURSTS, SCHEDULES, REPETITIONS = 4, 24, 40, 3
 LOADS = (0.4, 0.6, 0.8, 0.95, 1.1, 1.4)  # drain time over work time

@@ -29,7 +29,7 @@ from xstage_bench.kernels.moe.layer import rows_of
 from xstage_bench.kernels.moe.order import Order, order_named
 from xstage_bench.kernels.moe.stalls import CLOSE_US, predicted
 from xstage_bench.kernels.moe.suite import Case, arrived_us, is_wave
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 
 SMS, RANKS, NS_OF_US = 132, 2, 1e3
 model_at = cache(find_model)  # once in each process

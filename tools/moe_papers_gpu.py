@@ -23,9 +23,9 @@ from xstage_bench.kernels.moe.summary import PAPER
 from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.model.document import Model
 from xstage_bench.model.published import X_STAGE, Published, published_model
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
-from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.moe import moe_tasks
 from xstage_bench.workloads.rates import named_machine
 

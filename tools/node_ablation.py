@@ -19,7 +19,7 @@ from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement, uniform
 from xstage_bench.model.node.targets import choose
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.record.reader import load_run
 
 #: Value that takes a parameter out of the model.

@@ -22,9 +22,9 @@ from xstage_bench.model.document import Model
 from xstage_bench.model.laws import balanced_accuracy
 from xstage_bench.model.pacer import answers
 from xstage_bench.model.predict import predict_all
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.model.validate import STALLED_ABOVE
-from xstage_bench.pipeline import find_model
 from xstage_bench.record.reader import load_run, schedules_of
 from xstage_bench.schedule.bursts import Burst, Schedule
 

@@ -18,7 +18,7 @@ from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.json_file import encode_json
 from xstage_bench.measure.replay_document import read_replay, summary_rows, with_predictions, write_summary
 from xstage_bench.measure.replay_run import predictor
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.schedule.task_files import load_tasks
 from xstage_bench.schedule.tasks import TaskSchedule
 

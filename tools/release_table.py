@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.pipeline import fit_run
+from xstage_bench.model.run_fit import fit_run
 from xstage_bench.record.reader import load_run
 
 

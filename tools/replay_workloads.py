@@ -20,7 +20,7 @@ from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.measure.replay_run import record_replay
 from xstage_bench.model.advise.choose import advise_tasks
 from xstage_bench.model.advise.reorder import Recipe, apply
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.schedule.tasks import TaskSchedule
 from xstage_bench.workloads.replay_set import replay_schedules
 

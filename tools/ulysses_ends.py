@@ -20,7 +20,7 @@ from xstage_bench.kernels.attention.forecast import TileTimes, add_forecasts
 from xstage_bench.kernels.attention.summary import chosen_of, summarise
 from xstage_bench.kernels.attention.tile_order import blocks_of
 from xstage_bench.model.document import Model
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "results" / "h200-x2" / "2026-11-29-profile"

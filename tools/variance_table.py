@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from xstage_bench.judge.compare import PARAMETERS, Side, compare
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model
-from xstage_bench.pipeline import find_model, usable_samples
+from xstage_bench.model.run_fit import find_model, usable_samples
 from xstage_bench.record.reader import Run, load_run
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "h200-x2"

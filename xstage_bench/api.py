@@ -14,10 +14,10 @@ from xstage_bench.measure.stamps.schedule import trace_of
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.advise.job import Job, JobAdvice, advise_job
 from xstage_bench.model.document import Model
-from xstage_bench.model.predict import PredictedSchedule
+from xstage_bench.model.predict import PredictedSchedule, predict_schedules
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.model.tasks.predict import TaskPrediction, predict_tasks
-from xstage_bench.pipeline import find_model, predict_schedules
 from xstage_bench.schedule.bursts import Schedule
 from xstage_bench.schedule.tasks import TaskSchedule
 from xstage_bench.schedule.trace import Trace

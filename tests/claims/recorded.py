@@ -28,7 +28,7 @@ from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.evaluate import Score, score_node
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.pipeline import find_model, validate_run
+from xstage_bench.model.run_fit import find_model, validate_run
 from xstage_bench.record.reader import load_run
 from xstage_bench.schedule.flavour import FLAVOURS
 

@@ -16,7 +16,7 @@ from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.evaluate import score_node
 from xstage_bench.model.node.onset import onset_readings
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.pipeline import find_model, fit_run, validate_run
+from xstage_bench.model.run_fit import find_model, fit_run, validate_run
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.show.figures import draw_figures
 

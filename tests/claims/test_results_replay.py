@@ -15,7 +15,7 @@ import skeleton_tables
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.measure.replay_document import errors, read_replay, summary_rows, with_predictions
 from xstage_bench.measure.replay_run import predictor
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.schedule.task_files import load_tasks
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from xstage_bench.kernels.attention.document import read_document, read_folder
 from xstage_bench.kernels.attention.forecast import add_forecasts
 from xstage_bench.kernels.attention.run import cases_of
 from xstage_bench.kernels.attention.summary import CASE, summarise
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "h200-x2" / "ulysses"

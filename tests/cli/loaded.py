@@ -24,8 +24,8 @@ LIBRARIES = (
 )  # fmt: skip
 #: What reads no environment when it is loaded.
 MODULES = (
-    "advice", "cli.output", "compare", "critique", "device.sim", "limits", "model.validate", "pipeline", "plan", "report", "runner",
-    "task_file",
+    "cli.output", "device.sim", "judge.check", "judge.compare", "judge.limits", "measure.bursts", "measure.plan", "model.validate", "profile",
+    "schedule.task_files", "show.advice_text", "show.report",
 )  # fmt: skip
 DEADLINE_S = 300
 

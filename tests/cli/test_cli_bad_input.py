@@ -185,7 +185,11 @@ PROBES = {
     "syntax.py": ("PROBE = (", 1, "syntax.py"),
     "nothing.py": ("x = 1\n", 1, "does not define PROBE"),
     "raises.py": ("raise RuntimeError('boom')\n", 1, "boom"),
-    "taken.py": ("from xstage_bench.measure.probe import Probe\nPROBE = Probe('timer', 'mine', lambda sweep: [])\n", 2, "'timer' is defined twice"),
+    "taken.py": (
+        "from xstage_bench.measure.probe import Probe\nPROBE = Probe('timer', 'mine', lambda sweep: [])\n",
+        2,
+        "'timer' is defined twice",
+    ),
     "toomany.py": (
         "from xstage_bench.measure.probe import Probe\nfrom xstage_bench.schedule.bursts import Burst, Schedule\n"
         "PROBE = Probe('toomany', 't', lambda s: [Schedule((Burst(2048),), 500, 4, s.source, s.destination)])\n",

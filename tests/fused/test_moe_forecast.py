@@ -31,8 +31,8 @@ from xstage_bench.kernels.moe.order import Order, TaskLists, order_named, task_l
 from xstage_bench.kernels.moe.run import devices_of
 from xstage_bench.kernels.moe.suite import SHAPES, suite_cases
 from xstage_bench.kernels.moe.summary import summarise
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.stage import stage_at
-from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import moe_shape
 
 PROFILE = Path(__file__).parent.parent.parent / "results" / "h200-x2" / "2026-11-29-profile" / "model.json"

@@ -14,8 +14,8 @@ from xstage_bench.kernels.moe.forecast import TileTimes
 from xstage_bench.kernels.moe.layer import Layer, rows_of
 from xstage_bench.kernels.moe.measure import PUBLISH, case_variants
 from xstage_bench.kernels.moe.order import Order
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.stage import stage_at
-from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import moe_shape
 
 pytest.importorskip("cuda.bindings.nvrtc")

@@ -20,7 +20,7 @@ from xstage_bench.kernels.moe.order import BLOCK_SHIFT, SECOND_BIT, Order, TaskL
 from xstage_bench.kernels.moe.stalls import EXECUTIONS, apart_us, idle_before, measure_stalls, measured, pairs_of, predicted
 from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.model.document import Model
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.workloads.shapes import moe_shape
 
 LINEAR1_NS, LINEAR2_NS, START = 1000, 400, 1 << 60

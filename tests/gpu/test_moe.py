@@ -12,8 +12,8 @@ import pytest
 from xstage_bench.kernels.moe.build import CLAIMS, Build, Claim
 from xstage_bench.kernels.moe.layer import Layer, Slots, slot_numbers
 from xstage_bench.kernels.moe.order import Order
+from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.stage import Stage, stage_at
-from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import MoEShape
 
 pytestmark = pytest.mark.gpu

@@ -19,7 +19,7 @@ import numpy as np
 from pathlib import Path
 from xstage_bench.device.cuda.pacing import STEP, Pacing
 from xstage_bench.model.stage import stage_at
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 
 model, pacing = find_model(Path(sys.argv[1])), Pacing()
 stage = stage_at(model, 132, 4)

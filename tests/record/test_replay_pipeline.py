@@ -12,7 +12,7 @@ from xstage_bench.device.backend import resolve_backend
 from xstage_bench.io.identity import Kernel
 from xstage_bench.measure.bursts import record_run
 from xstage_bench.measure.plan import Options
-from xstage_bench.pipeline import fit_run
+from xstage_bench.model.run_fit import fit_run
 from xstage_bench.record.manifest import load_manifest, save_manifest
 
 

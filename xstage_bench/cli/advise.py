@@ -44,7 +44,7 @@ def command(out: Output, model: Path, schedule: Path | None, figure: Path | None
     With SCHEDULE, a task schedule file (docs/schedules.md): other orders, sizes and spacings of its tasks, subject to its dependencies.
     Without it: for a kernel described by --bytes, --tile-ns, --tiles; and --quiet-tile-ns, --quiet-tiles for work to put between.
     """
-    from xstage_bench.pipeline import find_model, is_simulated
+    from xstage_bench.model.run_fit import find_model, is_simulated
 
     for file in (figure, path):
         check_file(file)

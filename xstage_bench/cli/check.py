@@ -37,7 +37,8 @@ def command(out: Output, run: Path, limits_path: Path | None, strict: bool) -> i
 
 def _criticise(out: Output, run: Run, strict: bool) -> int:
     from xstage_bench.judge.check import criticise
-    from xstage_bench.pipeline import MODEL_NAME, find_model, find_validation, judged
+    from xstage_bench.judge.gate import judged
+    from xstage_bench.model.run_fit import MODEL_NAME, find_model, find_validation
 
     model = find_model(run.folder) if (run.folder / MODEL_NAME).exists() else None
     findings = criticise(run, model) + ([] if model is None else judged(model, find_validation(run))[1])
@@ -61,7 +62,7 @@ def _criticise(out: Output, run: Run, strict: bool) -> int:
 
 def _limits(out: Output, run: Run, path: Path, strict: bool) -> int:
     from xstage_bench.judge.limits import judge, load_limits
-    from xstage_bench.pipeline import find_model
+    from xstage_bench.model.run_fit import find_model
 
     judgements = judge(run, find_model(run.folder), load_limits(path))
     counts = Counter(j.result for j in judgements)

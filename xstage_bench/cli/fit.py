@@ -20,7 +20,8 @@ def command(out: Output, run: Path, path: Path | None, seed: int, resamples: int
     """Fit issue time T0, drain rate R and outstanding capacity Q to RUN, with intervals. Held-out schedules are never read."""
     from xstage_bench.io.json_file import encode_json
     from xstage_bench.model.document import save
-    from xstage_bench.pipeline import MODEL_NAME, fit_run, headline
+    from xstage_bench.model.headline import headline_rows
+    from xstage_bench.model.run_fit import MODEL_NAME, fit_run
     from xstage_bench.record.reader import load_run
 
     check_file(path)
@@ -32,7 +33,7 @@ def command(out: Output, run: Path, path: Path | None, seed: int, resamples: int
         return 0
     path = loaded.folder / MODEL_NAME if path is None else path
     save(path, model)
-    rows = headline(model)
+    rows = headline_rows(model)
     document = {"model": str(path), "backend": model.backend, "simulated": loaded.manifest.simulated, "headline": rows}
     out.result(document, f"{path}\n{numbers(rows)}")
     return 0

@@ -52,7 +52,7 @@ def command(
     document = read_document(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, pairs, path)
     if model is not None:
         from xstage_bench.kernels.attention.forecast import add_forecasts
-        from xstage_bench.pipeline import find_model
+        from xstage_bench.model.run_fit import find_model
 
         add_forecasts(document, find_model(model))
     if path == STDOUT:

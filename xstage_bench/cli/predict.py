@@ -76,7 +76,7 @@ def command(
 
     Or every phase of a real model under a parallel layout, with its stores as they are and as advised: --workload keye-vl-2 --ep 8 --sp 4.
     """
-    from xstage_bench.pipeline import find_model, is_simulated
+    from xstage_bench.model.run_fit import find_model, is_simulated
 
     check_workload(schedule, workload)
     check_file(trace)
@@ -117,7 +117,7 @@ def _predict(
         if shown:
             out.result({**head, "task_schedules": [p.document() for p in tasks]}, "\n\n".join(_task_text(p) for p in tasks))
         return tasks
-    from xstage_bench.pipeline import predict_schedules
+    from xstage_bench.model.predict import predict_schedules
     from xstage_bench.schedule.files import load_schedules
 
     schedules = load_schedules(file)

@@ -20,7 +20,7 @@ from xstage_bench.errors import GATE, UsageError
 if TYPE_CHECKING:
     from xstage_bench.device.cuda.rendezvous import Place
     from xstage_bench.measure.plan import Options
-    from xstage_bench.pipeline import Profiled
+    from xstage_bench.profile import Profiled
 
 
 @click.command("profile", short_help="Measure, fit, validate, draw and report.")
@@ -61,7 +61,7 @@ def _one(out: Output, options: Options, folder: Path, resume: bool) -> Profiled:
     from xstage_bench.machine.doctor import examine
     from xstage_bench.machine.environment import snapshot
     from xstage_bench.machine.topology import read_topology
-    from xstage_bench.pipeline import profile
+    from xstage_bench.profile import profile
 
     if options.backend.spec == "cuda":
         for finding in examine(read_topology(), snapshot()):
@@ -117,23 +117,23 @@ def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience
 
 
 def _document(done: Profiled) -> dict[str, Any]:
-    from xstage_bench.pipeline import headline
+    from xstage_bench.model.headline import headline_rows
 
     return {
         **run_document(done.run),
         "files": {name: str(path) for name, path in done.files.items()},
-        "headline": [] if done.model is None else headline(done.model),
+        "headline": [] if done.model is None else headline_rows(done.model),
         "models": [] if done.validation is None else done.validation.models,
         "model_gate": [asdict(f) for f in done.findings],
     }
 
 
 def _text(done: Profiled) -> str:
-    from xstage_bench.pipeline import headline
+    from xstage_bench.model.headline import headline_rows
 
     lines = [count_text(done.run)]
     if done.model is not None:
-        lines += ["", numbers(headline(done.model))]
+        lines += ["", numbers(headline_rows(done.model))]
     if done.validation is not None:
         lines += ["", scores(done.validation)]
     if done.findings:

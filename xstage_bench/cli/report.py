@@ -17,9 +17,9 @@ from xstage_bench.cli.output import STDOUT, Output, check_file
 @common
 def command(out: Output, run: Path, model_path: Path | None, path: Path | None) -> int:
     """Draw the figures of RUN and write a report that opens in any browser, without a network."""
-    from xstage_bench.pipeline import check_tables, find_model, find_validation, write_report_files
-    from xstage_bench.record.reader import load_run
-    from xstage_bench.show.report import render_report, write_report
+    from xstage_bench.model.run_fit import find_model, find_validation
+    from xstage_bench.record.reader import check_tables, load_run
+    from xstage_bench.show.report import render_report, write_report, write_report_files
 
     out.no_json_beside(path, "HTML")
     check_file(path)

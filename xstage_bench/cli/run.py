@@ -74,7 +74,7 @@ def _replay(
 ) -> int:  # fmt: skip
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.measure.replay_run import load_any, record_replay
-    from xstage_bench.pipeline import find_model
+    from xstage_bench.model.run_fit import find_model
     from xstage_bench.schedule.flavour import load_flavour, register
 
     unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path") if probing[name]]

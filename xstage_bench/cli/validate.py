@@ -26,8 +26,9 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
     Says what misses (docs/operating.md) and exits 0; xstage check RUN exits 4. Without --model and --out, model.json is told too.
     """
     from xstage_bench.io.json_file import encode_json
+    from xstage_bench.judge.gate import judged
     from xstage_bench.model.document import save
-    from xstage_bench.pipeline import VALIDATION_NAME, find_model, judged, validate_run, write_model
+    from xstage_bench.model.run_fit import VALIDATION_NAME, find_model, validate_run, write_model
     from xstage_bench.record.reader import load_run
 
     check_file(path)

@@ -50,7 +50,7 @@ def check_workload(schedule: Path | None, given: dict[str, Any]) -> None:
 
 def show_workload(out: Output, model: Model, head: dict[str, Any], **given: Any) -> int:
     """Predict and print every phase; `head` begins the document."""
-    from xstage_bench.pipeline import is_simulated
+    from xstage_bench.model.run_fit import is_simulated
     from xstage_bench.workloads.predict import predict_workload
     from xstage_bench.workloads.prediction import COLUMNS
 

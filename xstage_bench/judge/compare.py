@@ -23,7 +23,7 @@ from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.headline import free_entry, headline_entry
 from xstage_bench.model.holdout import Errors
 from xstage_bench.model.resample import MIN_PROCESSES
-from xstage_bench.pipeline import MODEL_NAME, VALIDATION_NAME, find_model, is_simulated, usable_samples
+from xstage_bench.model.run_fit import MODEL_NAME, VALIDATION_NAME, find_model, is_simulated, usable_samples
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
 from xstage_bench.record.parts import SAMPLES_FOLDER, part_numbers
 from xstage_bench.record.reader import Run

@@ -17,7 +17,7 @@ from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.json_file import read_json
 from xstage_bench.machine.finding import Finding, Status
 from xstage_bench.model.cells import TINY
-from xstage_bench.model.document import HoldoutStatus, HoldoutVerdict, Model, ModelScore, NoiseFloor, PairModel, Validation
+from xstage_bench.model.document import HoldoutStatus, HoldoutVerdict, Model, ModelScore, NoiseFloor, PairModel, Validation, digest
 from xstage_bench.schedule.bursts import HOST
 
 Quantity = Literal["median error", "p95 error", "stall or not", "interval coverage"]
@@ -229,3 +229,15 @@ def _remote(model: Model) -> list[PairModel]:
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %" if fraction < 1 else f"{100 * fraction:.0f} %"
+
+
+def judged(model: Model, validation: Validation | None) -> tuple[Model, list[Finding]]:
+    """Hold a model against what may be asked of it: the model with its verdicts, and what to say of it (`model_gate`).
+
+    A validation of another fit judges nothing, and that is said.
+    """
+    if validation is not None and validation.fitted not in (None, digest(model)):
+        stale = Finding("model", "warn", "not judged: validation.json is of another fit", "xstage validate RUN")
+        return with_verdicts(model, []), [stale]
+    gates = judge_model(model, validation)
+    return with_verdicts(model, gates), findings(model, validation, gates)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from xstage_bench.model.document import BurstGap, PairModel
+from typing import Any
+
+from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.estimate import Estimate
 
 
@@ -27,3 +29,16 @@ def headline_rate(pair: PairModel) -> tuple[Estimate, int] | None:
             if rate.value is not None:
                 return rate, rates.producers
     return None
+
+
+def headline_rows(model: Model) -> list[dict[str, Any]]:
+    """Return the three numbers of each pair with all its producers, one row for each warp count that was fitted."""
+    rows = []
+    for pair in model.pairs:
+        most = max((entry.producers for entry in pair.burst_gap), default=0)
+        for entry in pair.burst_gap:
+            if entry.producers == most:
+                row = {"pair": pair.pair, "producers": entry.producers, "warps": entry.warps, "bytes": entry.bytes}
+                numbers = {"t0_cycles": entry.t0_cycles, "drain_gb_per_s": entry.drain_gb_per_s, "capacity_bytes": entry.capacity_bytes}
+                rows.append(row | {name: estimate.value for name, estimate in numbers.items()})
+    return rows

@@ -276,3 +276,24 @@ def total_ns(schedule: Schedule, start_ns: FloatArray, end_ns: FloatArray) -> fl
 
 def _within(value: int, ends: tuple[int, int] | None) -> bool:
     return ends is not None and ends[0] <= value <= ends[1]
+
+
+def predict_schedules(
+    model: Model, schedules: Sequence[Schedule], *, pair: str | None = None, sm_clock_mhz: float | None = None
+) -> list[PredictedSchedule]:
+    """Predict schedules with a model.
+
+    Raises
+    ------
+    UsageError
+        The model has no such pair or flavour, or a schedule has more producers than its GPU has SMs: every fit includes all SMs,
+        so the largest count that it has seen is that of the GPU.
+    """
+    for schedule in schedules:
+        seen = pair_model(model, schedule, pair).calibrated_range.producers
+        if seen is not None and schedule.producer_count > seen[1]:
+            raise UsageError(
+                f"{schedule.producer_count} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs",
+                f"use at most {seen[1]} producers",
+            )
+    return predict_all(model, schedules, pair, sm_clock_mhz)

@@ -167,3 +167,18 @@ def _schedule(rows: dict[str, list[Any]]) -> Schedule:
 
 def _producers(producer_set: str, count: int) -> int | tuple[int, ...]:
     return count if producer_set == "even" else tuple(int(p) for p in producer_set.removeprefix("smid:").split(","))
+
+
+def check_tables(run: Run) -> None:
+    """Read every table of a run once, part by part.
+
+    What draws or exports a run begins after this, so that a damaged part is refused before anything of the result is written.
+
+    Raises
+    ------
+    DataError
+        A part is not Parquet, cut short, or of another schema.
+    """
+    for table in ("samples", "producers", "traces"):
+        for _ in run.arrow_parts(table):
+            pass

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.identity import in_words
+from xstage_bench.judge.gate import judged
 from xstage_bench.judge.yardstick import marks
 from xstage_bench.measure.copies import load_copies
 from xstage_bench.model.headline import headline_entry, headline_rate
-from xstage_bench.pipeline import judged
 from xstage_bench.schedule.bursts import HOST
-from xstage_bench.show.figures import Drawn, gpu_names, image_bytes, read_once, render_figures
+from xstage_bench.show.figures import Drawn, draw_figures, gpu_names, image_bytes, read_once, render_figures
 from xstage_bench.show.html import Table, data_url, render
 from xstage_bench.show.report_tables import (
     MISSING,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 #: A figure of more points than this makes is smaller as PNG.
 LARGEST_SVG_BYTES = 260_000
+FIGURES_NAME, REPORT_NAME = "figures", "report.html"
 
 
 def write_report(
@@ -204,3 +205,12 @@ def _figure(drawn: Drawn) -> dict[str, Any]:
             data, kind = image_bytes(drawn, "png"), "png"
         source = data_url(data, kind)
     return {"spec": drawn.spec, "source": source, "reason": drawn.reason, "failed": drawn.failed}
+
+
+def write_report_files(run: Run, model: Model, validation: Validation | None) -> dict[str, Path]:
+    """Draw the figures and write the report into the run folder."""
+    run = read_once(run)
+    drawn = render_figures(run, model, validation)
+    draw_figures(run, model, validation, run.folder / FIGURES_NAME, drawn=drawn)
+    write_report(run, model, validation, run.folder / REPORT_NAME, drawn=drawn)
+    return {"figures": run.folder / FIGURES_NAME, "report": run.folder / REPORT_NAME}

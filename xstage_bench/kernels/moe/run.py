@@ -16,7 +16,7 @@ from xstage_bench.kernels.moe.tuned import TUNED
 from xstage_bench.kernels.session import results
 from xstage_bench.machine.environment import snapshot
 from xstage_bench.machine.gpus import tuned_document
-from xstage_bench.pipeline import find_model
+from xstage_bench.model.run_fit import find_model
 
 SCHEMA_VERSION = 1
 

@@ -201,7 +201,7 @@ def _choose(case: Case, combines: Sequence[str], model: Path, times: TileTimes, 
 
 @cache
 def _model(path: Path) -> Model:
-    from xstage_bench.pipeline import find_model
+    from xstage_bench.model.run_fit import find_model
 
     return find_model(path)
 

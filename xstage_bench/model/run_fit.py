@@ -1,4 +1,4 @@
-"""From a run folder to what is derived from it, and the whole of ``xstage profile``. Derived files are replaceable and atomic."""
+"""A run folder's model and validation: fitted, judged on what was held out, found and written. Both files are replaceable."""
 
 from __future__ import annotations
 
@@ -8,43 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xstage_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from xstage_bench.machine.finding import Finding
-    from xstage_bench.measure.bursts import Progress
-    from xstage_bench.measure.plan import Options
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.model.node_pair import Found
-    from xstage_bench.model.predict import PredictedSchedule
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.record.reader import Run
-    from xstage_bench.schedule.bursts import Schedule
 
-MODEL_NAME, VALIDATION_NAME, FIGURES_NAME, REPORT_NAME = "model.json", "validation.json", "figures", "report.html"
+MODEL_NAME, VALIDATION_NAME = "model.json", "validation.json"
 RESAMPLES = 200
 _SPARE, _LARGE_RUN = 3, 100_000  # processors beside this one, and rows, from which further processes are worth their start
 SIMULATED_MARK = " (simulated)"
-
-
-@dataclass(frozen=True, slots=True)
-class Profiled:
-    """What ``xstage profile`` made: the run, what was derived, and the files beside it. `model` is null when no pair was measured.
-
-    `findings` say of each pair's model whether it may be used.
-    """
-
-    run: Run
-    model: Model | None
-    validation: Validation | None
-    files: dict[str, Path] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
 
 
 def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES, workers: int | None = None) -> Model:
@@ -149,22 +129,6 @@ def validate_run(run: Run, model: Model) -> Validation:
     return validate(model, usable_samples(run))
 
 
-def judged(model: Model, validation: Validation | None) -> tuple[Model, list[Finding]]:
-    """Hold a model against what may be asked of it: the model with its verdicts, and what to say of it (`model_gate`).
-
-    A validation of another fit judges nothing, and that is said.
-    """
-    from xstage_bench.judge.gate import findings, judge_model, with_verdicts
-    from xstage_bench.machine.finding import Finding
-    from xstage_bench.model.document import digest
-
-    if validation is not None and validation.fitted not in (None, digest(model)):
-        stale = Finding("model", "warn", "not judged: validation.json is of another fit", "xstage validate RUN")
-        return with_verdicts(model, []), [stale]
-    gates = judge_model(model, validation)
-    return with_verdicts(model, gates), findings(model, validation, gates)
-
-
 def usable_samples(run: Run) -> pd.DataFrame:
     """Return the samples without those of pairs that failed: they stay in the record, and no number is made of them."""
     samples = run.samples()
@@ -191,80 +155,12 @@ def find_model(where: Path) -> Model:
     return load_model(where)
 
 
-def predict_schedules(
-    model: Model, schedules: Sequence[Schedule], *, pair: str | None = None, sm_clock_mhz: float | None = None
-) -> list[PredictedSchedule]:
-    """Predict schedules with a model.
-
-    Raises
-    ------
-    UsageError
-        The model has no such pair or flavour, or a schedule has more producers than its GPU has SMs: every fit includes all SMs,
-        so the largest count that it has seen is that of the GPU.
-    """
-    from xstage_bench.model.predict import pair_model, predict_all
-
-    for schedule in schedules:
-        seen = pair_model(model, schedule, pair).calibrated_range.producers
-        if seen is not None and schedule.producer_count > seen[1]:
-            raise UsageError(
-                f"{schedule.producer_count} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs",
-                f"use at most {seen[1]} producers",
-            )
-    return predict_all(model, schedules, pair, sm_clock_mhz)
-
-
 def find_validation(run: Run) -> Validation | None:
     """Read a run's validation.json, null when it has none."""
     from xstage_bench.model.document import load_validation
 
     path = run.folder / VALIDATION_NAME
     return load_validation(path) if path.exists() else None
-
-
-def profile(
-    options: Options,
-    folder: Path,
-    argv: Sequence[str],
-    *,
-    resume: bool,
-    progress: Callable[[Progress], None] | None,
-    say: Callable[[str], None],
-) -> Profiled:
-    """Measure a node and derive everything: run, fit, validation, figures, report.
-
-    Parameters
-    ----------
-    options : Options
-    folder : Path
-        The new run folder, or with `resume` the interrupted one.
-    argv : sequence of str
-        For the manifest.
-    progress : callable or None
-    say : callable
-        Told in one line what is done next.
-
-    Returns
-    -------
-    Profiled
-        Its run's manifest names the pairs that failed.
-    """
-    from xstage_bench.measure.bursts import record_run
-
-    say(f"measuring into {folder}")
-    run = record_run(options, folder, argv, resume=resume, progress=progress)
-    if usable_samples(run).empty:
-        return Profiled(run, None, None)
-    say("fitting")
-    model = fit_run(run)
-    files = {"model": write_model(run, model)}
-    say("validating on the held-out schedules")
-    validation = validate_run(run, model)
-    files["validation"] = write_validation(run, validation)
-    model, findings = judged(model, validation)
-    write_model(run, model)
-    say("drawing the figures and the report")
-    return Profiled(run, model, validation, files | write_report_files(run, model, validation), findings)
 
 
 def write_model(run: Run, model: Model) -> Path:
@@ -281,43 +177,3 @@ def write_validation(run: Run, validation: Validation) -> Path:
 
     save(run.folder / VALIDATION_NAME, validation)
     return run.folder / VALIDATION_NAME
-
-
-def check_tables(run: Run) -> None:
-    """Read every table of a run once, part by part.
-
-    What draws or exports a run begins after this, so that a damaged part is refused before anything of the result is written.
-
-    Raises
-    ------
-    DataError
-        A part is not Parquet, cut short, or of another schema.
-    """
-    for table in ("samples", "producers", "traces"):
-        for _ in run.arrow_parts(table):
-            pass
-
-
-def write_report_files(run: Run, model: Model, validation: Validation | None) -> dict[str, Path]:
-    """Draw the figures and write the report into the run folder."""
-    from xstage_bench.show.figures import draw_figures, read_once, render_figures
-    from xstage_bench.show.report import write_report
-
-    run = read_once(run)
-    drawn = render_figures(run, model, validation)
-    draw_figures(run, model, validation, run.folder / FIGURES_NAME, drawn=drawn)
-    write_report(run, model, validation, run.folder / REPORT_NAME, drawn=drawn)
-    return {"figures": run.folder / FIGURES_NAME, "report": run.folder / REPORT_NAME}
-
-
-def headline(model: Model) -> list[dict[str, Any]]:
-    """Return the three numbers of each pair with all its producers, one row for each warp count that was fitted."""
-    rows = []
-    for pair in model.pairs:
-        most = max((entry.producers for entry in pair.burst_gap), default=0)
-        for entry in pair.burst_gap:
-            if entry.producers == most:
-                row = {"pair": pair.pair, "producers": entry.producers, "warps": entry.warps, "bytes": entry.bytes}
-                numbers = {"t0_cycles": entry.t0_cycles, "drain_gb_per_s": entry.drain_gb_per_s, "capacity_bytes": entry.capacity_bytes}
-                rows.append(row | {name: estimate.value for name, estimate in numbers.items()})
-    return rows
