@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from xstage_bench.device.cuda import visibility
 from xstage_bench.errors import DeviceLostError, UsageError
 from xstage_bench.measure import visibility_numbers
-from xstage_bench.measure.visibility import sum_tx_kib, survey, watches
+from xstage_bench.measure.visibility import measure_visibility, sum_tx_kib, watches
 from xstage_bench.measure.visibility_numbers import behind_backlog, chosen, curve_of, spread
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Gpu, Node
@@ -200,6 +200,8 @@ def test_everything_in_the_survey_can_be_packed(destination: int) -> None:
 class Emulated:
     """A device that answers from the model above."""
 
+    backend = "cuda"
+
     def node(self) -> Node:
         return Node(tuple(Gpu(i, "x", SMIDS, MHZ) for i in range(2)), ((0, 1),), 32.0)
 
@@ -212,7 +214,7 @@ class Emulated:
 
 def test_the_document_is_strict_json_and_its_tables_can_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visibility_numbers, "_REPLICAS", 10)  # of each of 1 500 intervals, whose widths are nothing to this test
-    document = survey(lambda _: Emulated(), None, processes=2)
+    document = measure_visibility(lambda _: Emulated(), None, processes=2)
     assert json.loads(json.dumps(document, allow_nan=False))["rows"]
     assert {row["status"] for row in document["rows"]} == {"ok"}
     assert {c["counted_bytes"] for c in document["link_counters"]} == {None}, "no link counters on this machine: null, with the reason"
@@ -233,7 +235,7 @@ class Hung(Emulated):
 
 
 def test_a_pair_that_fails_is_named_and_its_rows_so_far_are_kept() -> None:
-    document = survey(lambda _: Hung(), [(0, 1)], processes=2)
+    document = measure_visibility(lambda _: Hung(), [(0, 1)], processes=2)
     assert document["failed_pairs"] == {"0>1": "pair 0>1: the GPU did not answer"}
     assert len(document["rows"]) == 10
     assert document["link_counters"] == []
@@ -241,7 +243,7 @@ def test_a_pair_that_fails_is_named_and_its_rows_so_far_are_kept() -> None:
 
 def test_a_pair_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="pair 0>7"):
-        survey(lambda _: Emulated(), [(0, 7)])
+        measure_visibility(lambda _: Emulated(), [(0, 7)])
 
 
 def test_a_launch_that_timed_out_is_a_row_without_numbers() -> None:
@@ -249,7 +251,7 @@ def test_a_launch_that_timed_out_is_a_row_without_numbers() -> None:
         def watch(self, watch: Watch) -> Sighting:
             return replace(super().watch(watch), status="timeout")
 
-    document = survey(lambda _: Late(), [(0, 1)], quick=True)
+    document = measure_visibility(lambda _: Late(), [(0, 1)], quick=True)
     assert {r["status"] for r in document["rows"]} == {"timeout"}
     assert "peak_bytes" not in document["rows"][0]
     assert visibility_tables.tables(document)

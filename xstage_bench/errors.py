@@ -6,6 +6,8 @@ an exit status, so that no traceback reaches a user for anything that a user can
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 #: What an exit status says (docs/cli.md); 0 is success.
 ERROR, USAGE, WAIVED, GATE, REGRESSION = 1, 2, 3, 4, 5
 
@@ -43,7 +45,19 @@ class DataError(XStageError):
 
 
 class PairError(XStageError):
-    """One ordered pair of GPUs cannot be measured; the others go on (exit 1 at the end)."""
+    """One ordered pair of GPUs cannot be measured; the others go on (exit 1 at the end).
+
+    Parameters
+    ----------
+    message, hint
+        As `XStageError`.
+    pairs : sequence of (int, int), optional
+        Which pairs, where several were stored to at once; default: all of them.
+    """
+
+    def __init__(self, message: str, hint: str | None = None, pairs: Sequence[tuple[int, int]] = ()) -> None:
+        super().__init__(message, hint)
+        self.pairs = tuple(pairs)
 
 
 class DeviceLostError(PairError):

@@ -14,8 +14,8 @@ from xstage_bench.show.report import write_report_files
 
 if TYPE_CHECKING:
     from xstage_bench.machine.finding import Finding
-    from xstage_bench.measure.bursts import Progress
     from xstage_bench.measure.plan import Options
+    from xstage_bench.measure.rounds import Progress
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.reader import Run
 

@@ -22,7 +22,7 @@ from xstage_bench.kernels.session import results
 from xstage_bench.measure.copies import measure_copies
 from xstage_bench.measure.scenes import measure_scenes
 from xstage_bench.measure.tasks import measure_tasks
-from xstage_bench.measure.visibility import survey
+from xstage_bench.measure.visibility import measure_visibility
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Gpu, Node, kernels_of
 from xstage_bench.schedule.flavour import FLAVOURS
@@ -201,12 +201,11 @@ class _Compiling:
 
 def test_documents_carry_the_kernels_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = BackendChoice("cuda", "test", False)
-    for module in ("scene_run", "task_run"):
-        monkeypatch.setattr(f"xstage_bench.{module}.open_device", lambda choice, *, seed, process: _Compiling(process))
+    monkeypatch.setattr("xstage_bench.device.backend.open_device", lambda choice, *, seed, process: _Compiling(process))
     push = Scene((Schedule((Burst(4096),), 2),))
     layer = moe_tasks("keye-vl-2", tokens_per_rank=512, ep=8, dtype="bf16")
     documents = [
-        survey(_Compiling, [(0, 1)], processes=2),
+        measure_visibility(_Compiling, [(0, 1)], processes=2),
         measure_copies(_Compiling, [(0, 1)], processes=2),
         measure_scenes(choice, lambda node: [push], processes=2),
         measure_tasks(choice, [layer], compute="spin", processes=2, instrument=False),

@@ -21,10 +21,8 @@ VERBS: dict[str, str] = {
     "probes": "List the probes.",
     "plan": "Show what a run would measure and how long it would take.",
     "run": "Measure, and write a run folder.",
-    "scene": "Measure several schedules at the same time: fan-out, incast, both directions, and their company.",
-    "visibility": "Measure when stores become visible at the peer, and what publishing costs.",
+    "measure": "Measure one thing by itself: visibility, copies, scenes, footprint, a study, a probe.",
     "fused": "Measure kernels that store to their peers as they compute, beside the same work done in turn.",
-    "copies": "Measure the sustained drain rate beside a copy engine and a copy kernel on the same pair.",
     "fit": "Fit the Burst-Gap model to a run folder; writes model.json.",
     "validate": "Judge the model on the held-out schedules; writes validation.json.",
     "predict": "Predict the issue times of a schedule file with a fitted model.",
@@ -37,6 +35,8 @@ VERBS: dict[str, str] = {
     "explain": "Say what a column, key or warning means.",
     "fleet": "Rank the runs of many nodes, and name what stands out.",
 }
+#: Spellings of before, each with the words that replace it; they go with version 0.3.
+OLDER: dict[str, tuple[str, str]] = {verb: ("measure", name) for verb, name in (("scene", "scenes"), ("visibility",) * 2, ("copies",) * 2)}
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -75,7 +75,11 @@ class LazyGroup(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb, or name the nearest one."""
+        """Find the verb, or name the nearest one. A spelling of before is understood, and the new one said."""
+        if args and args[0] in OLDER:
+            new = OLDER[args[0]]
+            click.echo(f"'xstage {args[0]}' is now 'xstage {' '.join(new)}'; the old spelling goes with version 0.3", err=True)
+            args = [*new, *args[1:]]
         one_of("verb", args, VERBS, ctx)
         return super().resolve_command(ctx, args)
 

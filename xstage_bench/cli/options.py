@@ -107,6 +107,26 @@ def measuring(verb: Verb) -> Verb:
     return backend(verb)
 
 
+def surveying(verb: Verb) -> Verb:
+    """Add the options of every ``xstage measure NAME`` that writes one document."""
+    for option in reversed(
+        [
+            click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh ones, each with its own memory."),
+            click.option("--quick", is_flag=True, help="One process, and less of everything."),
+            click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the order."),
+            click.option("--out", "path", type=FILE, metavar="FILE", help="Write the document here, as JSON; - is stdout."),
+        ]
+    ):
+        verb = option(verb)
+    return backend(verb)
+
+
+def some_pairs(verb: Verb) -> Verb:
+    """Add ``--pairs``."""
+    words = "Only these ordered pairs: 0:1,1:0; 0:0 is the GPU's own memory."
+    return click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help=words)(verb)
+
+
 def own_schedules(verb: Verb) -> Verb:
     """Add ``--schedule``."""
     words = "Measure the schedules of this file (JSON or CSV) instead of the probes; repeatable."
@@ -144,10 +164,7 @@ def run_options(
         register(flavour)
     schedules = tuple(s for path in schedule for s in load_schedules(path))
     choice = resolve_backend(spec, peer)
-    if choice.simulated:
-        out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
-    if choice.peer == "host":
-        out.note(f"HOST MEMORY over PCIe is the destination ({choice.reason})")
+    out.note_backend(choice)
     if quick is None:
         quick = choice.simulated and spec == "auto"
     known = recorded_seed(choice, resumed) if seed is None else seed

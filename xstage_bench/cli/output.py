@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from xstage_bench.device.backend import BackendChoice
     from xstage_bench.machine.finding import Finding
     from xstage_bench.model.document import Model
     from xstage_bench.record.reader import Run
@@ -58,6 +59,13 @@ class Output:
     def note(self, text: str) -> None:
         """Tell the user something that is not the result."""
         print(text, file=sys.stderr, flush=True)
+
+    def note_backend(self, choice: BackendChoice) -> None:
+        """Say when what is measured is not what one would think: simulated, or stored to host memory."""
+        if choice.simulated:
+            self.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
+        if choice.peer == "host":
+            self.note(f"HOST MEMORY over PCIe is the destination ({choice.reason})")
 
     def note_incomplete(self, run: Run) -> None:
         """Say that a run was interrupted: fewer samples, wider intervals."""

@@ -1,21 +1,24 @@
-"""The progress bar of a measurement: on stderr, and only when that is a terminal."""
+"""The progress of a measurement, on stderr: a bar on a terminal, elsewhere a line now and then, so that no log is silent for minutes."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from xstage_bench.measure.bursts import Progress
+    from xstage_bench.measure.rounds import Progress
+
+_LINE_EVERY_S = 30.0
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[Progress], None] | None]:
-    """Yield what the runner reports to; null, which costs nothing, when stderr is no terminal."""
+def progress_bar() -> Iterator[Callable[[Progress], None]]:
+    """Yield what a measurement reports to."""
     if not sys.stderr.isatty():
-        yield None
+        yield _lines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -26,7 +29,22 @@ def progress_bar() -> Iterator[Callable[[Progress], None] | None]:
         task = bar.add_task("opening", total=None)
 
         def report(now: Progress) -> None:
-            pair = f"{now.pair[0]}>{now.pair[1]}, process {now.process + 1}"
-            bar.update(task, description=pair, completed=now.done, total=now.total)
+            bar.update(task, description=_where(now), completed=now.done, total=now.total)
 
         yield report
+
+
+def _lines() -> Callable[[Progress], None]:
+    last = time.monotonic()
+
+    def report(now: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LINE_EVERY_S:
+            last = time.monotonic()
+            print(f"{_where(now)}: {now.done}{f' of {now.total}' if now.total else ''} executions", file=sys.stderr, flush=True)
+
+    return report
+
+
+def _where(now: Progress) -> str:
+    return f"{now.pair[0]}>{now.pair[1]}, process {now.process + 1}"

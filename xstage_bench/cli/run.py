@@ -11,6 +11,7 @@ import click
 from xstage_bench.cli.options import FILE, common, measuring, own_schedules, run_options
 from xstage_bench.cli.output import STDOUT, Output, table
 from xstage_bench.cli.progress import progress_bar
+from xstage_bench.cli.survey import name_failures
 from xstage_bench.errors import ERROR, UsageError
 
 if TYPE_CHECKING:
@@ -85,18 +86,17 @@ def _replay(
     loaded = None if model is None else find_model(model)
     schedules = load_any(schedule)
     choice = resolve_backend(spec, peer)
-    if choice.simulated:
-        out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
+    out.note_backend(choice)
     folder = run_folder(folder, False)
     out.note(f"replaying {len(schedules)} schedules into {folder}")
-    document = record_replay(
-        choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions, processes=processes, seed=seed or 0,
-        model=loaded, say=out.note,
-    )  # fmt: skip
-    for pair, reason in document["failed"].items():
-        out.note(f"xstage: pair {pair}: {reason}")
+    with progress_bar() as progress:
+        document = record_replay(
+            choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions, processes=processes,
+            seed=seed or 0, model=loaded, progress=progress,
+        )  # fmt: skip
+    status = name_failures(out, document)
     out.result({"run": str(folder), **document}, f"{folder}\n{_replay_text(document)}")
-    return ERROR if document["failed"] or any(set(row["left_out"]) - {"warmup"} for row in document["rows"]) else 0
+    return ERROR if any(set(row["left_out"]) - {"warmup"} for row in document["rows"]) else status
 
 
 def _replay_text(document: dict[str, Any]) -> str:

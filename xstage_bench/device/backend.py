@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
+from typing import Literal, TypeVar
 
 from xstage_bench.errors import UsageError, WaivedError
 from xstage_bench.machine.topology import Topology, read_topology
@@ -18,6 +18,7 @@ from xstage_bench.schedule.device import Device
 
 DEFAULT_PRESET = "h200-nv18-x2"
 Peer = Literal["auto", "gpu", "host"]
+D = TypeVar("D")
 _FORMS = "auto, cuda, sim, sim:PRESET or replay:WHERE"
 
 
@@ -92,6 +93,11 @@ def resolve_backend(
     raise WaivedError(f"{what}: {node.why_not_host() if peer == 'host' else node.why_not()}", hint)
 
 
+def resolve_gpus(spec: str) -> BackendChoice:
+    """Decide as `resolve_backend` for what only pairs of GPUs can do: ``auto`` is never the simulator."""
+    return resolve_backend("cuda" if spec == "auto" else spec, "gpu" if spec in ("auto", "cuda") else "auto")
+
+
 def _destination(node: Topology, kind: str, peer: Peer) -> BackendChoice | None:
     """What the GPUs of this node store to; None when there is nothing."""
     pairs = node.usable_pairs()
@@ -131,3 +137,31 @@ def open_device(choice: BackendChoice, *, seed: int = 0, process: int = 0) -> De
     from xstage_bench.device.cuda.device import CudaDevice
 
     return CudaDevice(process=process, peer=choice.peer)
+
+
+def opener(choice: BackendChoice, protocol: type[D], does: str, *, seed: int = 0) -> Callable[[int], D]:
+    """Return what opens the devices of a measurement that not every backend can do.
+
+    Parameters
+    ----------
+    choice : BackendChoice
+    protocol : type
+        What the device must implement.
+    does : str
+        What that is, for the message.
+    seed : int
+
+    Raises
+    ------
+    UsageError
+        When it is called: the backend cannot do it.
+    """
+
+    def opened(process: int) -> D:
+        device = open_device(choice, seed=seed, process=process)
+        if not isinstance(device, protocol):
+            device.close()
+            raise UsageError(f"backend {choice.spec} cannot {does}", "use --backend cuda, or sim where the simulator can")
+        return device
+
+    return opened

@@ -1,45 +1,24 @@
-"""Execute a plan on a device and record it: random order, warm-up, a sentinel, fresh processes; one pair's failure is not the others'."""
+"""Bursts: execute a plan on a device and record it in a run folder, in random order, with warm-up and a sentinel."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from xstage_bench.device.backend import open_device
 from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.errors import PairError, UsageError
-from xstage_bench.io.identity import Kernel, merged
+from xstage_bench.io.identity import merged
 from xstage_bench.machine.environment import link_error_deltas, snapshot
 from xstage_bench.measure.order import Job, chunks, jobs_of, recorded_chunks
 from xstage_bench.measure.plan import Options, Plan, plan_for
+from xstage_bench.measure.rounds import Outcome, Progress, Work, run_rounds
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.record.writer import RunWriter
 from xstage_bench.schedule.device import Device, kernels_of
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run is: executions done of all planned, the pair and the process under way."""
-
-    done: int
-    total: int
-    pair: tuple[int, int]
-    process: int
-
-
-@dataclass(slots=True)
-class RunOutcome:
-    """How a run ended."""
-
-    failed_pairs: dict[str, str] = field(default_factory=dict)
-    executions: int = 0
-    wall_s: float = 0.0
-    notes: list[str] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
 
 
 def new_run_folder(out: Path | None) -> Path:
@@ -123,7 +102,7 @@ def run_plan(
     progress: Callable[[Progress], None] | None = None,
     *,
     device: Device | None = None,
-) -> RunOutcome:
+) -> Outcome:
     """Execute a plan in fresh processes and hand every trace to the writer.
 
     Parameters
@@ -136,42 +115,31 @@ def run_plan(
     KeyboardInterrupt
         After what was measured has been flushed.
     """
-    started = time.monotonic()
-    outcome = RunOutcome()
-    total = sum(plan.executions(items) for items in plan.pairs.values())
     orders = {pair: writer.next_order.get(pair[0], 0) for pair in plan.pairs}
-    for process in range(plan.processes):
-        own = device is None or process > 0
-        current = open_device(options.backend, seed=options.seed, process=process) if own or device is None else device
-        try:
-            for pair in plan.pairs:
-                name = f"{pair[0]}>{pair[1]}"
-                if name in outcome.failed_pairs:
-                    continue
-                share = _deadline(started, options.budget_s, plan, process, pair)
-                try:
-                    current.verify(*pair)
-                    for chunk in _work(current, plan, options, pair, process, writer):
-                        _execute(current, chunk, process, orders[pair], writer)
-                        orders[pair] += len(chunk)
-                        outcome.executions += sum(j.execution.kind == "measure" for j in chunk)
-                        if progress is not None:
-                            progress(Progress(outcome.executions, total, pair, process))
-                        if share is not None and time.monotonic() > share:
-                            _note(outcome, f"the budget of {options.budget_s:g} s ended some sweeps early, at random")
-                            break
-                except PairError as error:
-                    outcome.failed_pairs[name] = error.message
-        finally:
-            outcome.kernels = merged(outcome.kernels, kernels_of(current))
-            writer.flush()
-            if own:
-                current.close()
-    outcome.wall_s = time.monotonic() - started
-    return outcome
+
+    def work(current: Device, process: int) -> Iterator[Work]:
+        for pair in plan.pairs:
+            yield Work((pair,), partial(execute, current, process, pair), current.verify)
+
+    def execute(current: Device, process: int, pair: tuple[int, int]) -> Iterator[int]:
+        for chunk in _chunks(current, plan, options, pair, process, writer):
+            _execute(current, chunk, process, orders[pair], writer)
+            orders[pair] += len(chunk)
+            yield sum(j.execution.kind == "measure" for j in chunk)
+
+    return run_rounds(
+        lambda process: open_device(options.backend, seed=options.seed, process=process),
+        plan.processes,
+        work,
+        first=device,
+        total=sum(plan.executions(items) for items in plan.pairs.values()),
+        budget_s=options.budget_s,
+        progress=progress,
+        after_process=writer.flush,
+    )
 
 
-def _work(device: Device, plan: Plan, options: Options, pair: tuple[int, int], process: int, writer: RunWriter) -> Iterator[list[Job]]:
+def _chunks(device: Device, plan: Plan, options: Options, pair: tuple[int, int], process: int, writer: RunWriter) -> Iterator[list[Job]]:
     if isinstance(device, ReplayDevice):
         return recorded_chunks(device, plan, pair, options.only)
     return chunks(jobs_of(plan, pair, process, options.seed, writer.done), plan, pair)
@@ -186,19 +154,6 @@ def _execute(device: Device, chunk: list[Job], process: int, order: int, writer:
     if bad is not None:
         pair = f"pair {bad.schedule.source}>{bad.schedule.destination}"
         raise PairError(bad.detail if pair in bad.detail else f"{pair}: {bad.detail}", "run 'xstage doctor'")
-
-
-def _deadline(started: float, budget_s: float | None, plan: Plan, process: int, pair: tuple[int, int]) -> float | None:
-    """When this pair must end in this process, so that every pair and process gets an equal share of the budget."""
-    if budget_s is None:
-        return None
-    position = process * len(plan.pairs) + list(plan.pairs).index(pair) + 1
-    return started + budget_s * position / (plan.processes * len(plan.pairs))
-
-
-def _note(outcome: RunOutcome, text: str) -> None:
-    if text not in outcome.notes:
-        outcome.notes.append(text)
 
 
 def _cuda_sources(options: Options) -> str | None:

@@ -6,20 +6,20 @@ until all is enqueued, the median of three samples; by the copy engine, and by a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from xstage_bench.errors import PairError
-from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.io.json_file import read_json
-from xstage_bench.machine.environment import snapshot
+from xstage_bench.measure.rounds import Work, name_of
+from xstage_bench.measure.survey import take
 from xstage_bench.schedule.bursts import Burst, Schedule
-from xstage_bench.schedule.device import Device, Execution, kernels_of
+from xstage_bench.schedule.device import Device, Execution, Node
 from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.trace import Trace
 
@@ -70,6 +70,7 @@ class CopiesDocument:
     rows: list[Rate]
 
 
+@runtime_checkable
 class Copier(Device, Protocol):
     """A device that can copy as well."""
 
@@ -112,7 +113,7 @@ def measure_copies(
     *,
     processes: int = 3,
     candidates: Iterable[str] = CANDIDATES,
-    say: Callable[[str], None] | None = None,
+    **kept: Any,
 ) -> dict[str, Any]:
     """Measure both methods and the flavours for every pair in fresh processes, and return the document.
 
@@ -125,40 +126,31 @@ def measure_copies(
     processes : int
     candidates : iterable of str
         Flavours; those that the node does not know are left out.
-    say : callable, optional
+    **kept
+        ``argv``, ``progress`` and ``keep`` of `survey.take`.
     """
     rates: dict[tuple[str, str], list[list[float]]] = {}
-    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "kind": "copies", "backend": "cuda"}
-    document |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "environment_before": snapshot()}
-    failed: dict[str, str] = {}
-    kernels: list[Kernel] = []
-    for process in range(processes):
-        device = open_copier(process)
-        try:
-            node = device.node()
-            document["line_rate_gb_per_s"] = node.line_rate_gb_per_s
-            document["gpus"] = [{"index": g.index, "name": g.name, "uuid": g.uuid} for g in node.gpus]
-            for a, b in pairs if pairs is not None else node.pairs:
-                pair = f"{a}>{b}"
-                if pair in failed:
-                    continue
-                if say is not None:
-                    say(f"process {process}, pair {pair}")
-                try:
-                    for what in METHODS:
-                        rates.setdefault((pair, what), []).append(copy_rates(device, a, b, what))
-                    for what in candidates:
-                        if what in node.flavours and what in FLAVOURS:
-                            rates.setdefault((pair, what), []).append(store_rates(device, a, b, what))
-                except PairError as error:
-                    failed[pair] = error.message
-        finally:
-            kernels = merged(kernels, kernels_of(device))
-            device.close()
-    document["kernels"] = plain(kernels)
-    rows = [summarise(pair, what, each, document["line_rate_gb_per_s"]) for (pair, what), each in rates.items()]
-    method = {"buffer_bytes": BUFFER_BYTES, "loops": LOOPS, "samples": SAMPLES, "sustained_bytes": SUSTAINED_BYTES, "warps": WARPS}
-    return {**document, "method": method, "environment_after": snapshot(), "failed_pairs": failed, "rows": rows}
+
+    def work(device: Copier, process: int) -> Iterator[Work]:
+        for pair in pairs if pairs is not None else device.node().pairs:
+            yield Work((pair,), partial(measure_pair, device, *pair))
+
+    def measure_pair(device: Copier, source: int, destination: int) -> Iterator[int]:
+        pair = name_of((source, destination))
+        for what in METHODS:
+            rates.setdefault((pair, what), []).append(copy_rates(device, source, destination, what))
+            yield SAMPLES
+        for what in candidates:
+            if what in device.node().flavours and what in FLAVOURS:
+                rates.setdefault((pair, what), []).append(store_rates(device, source, destination, what))
+                yield EXECUTIONS
+
+    def body(node: Node) -> dict[str, Any]:
+        method = {"buffer_bytes": BUFFER_BYTES, "loops": LOOPS, "samples": SAMPLES, "sustained_bytes": SUSTAINED_BYTES, "warps": WARPS}
+        rows = [summarise(pair, what, each, node.line_rate_gb_per_s) for (pair, what), each in rates.items()]
+        return {"method": method, "rows": rows}
+
+    return take("copies", open_copier, work, body, processes=processes, **kept)
 
 
 def summarise(pair: str, what: str, each: Sequence[Sequence[float]], line_rate: float | None) -> Rate:

@@ -12,6 +12,7 @@ from xstage_bench.device.backend import BackendChoice
 from xstage_bench.errors import UsageError
 from xstage_bench.io.json_file import write_json
 from xstage_bench.measure.replay_document import DOCUMENT, Predict, with_predictions, write_summary
+from xstage_bench.measure.rounds import Progress
 from xstage_bench.measure.tasks import measure_tasks
 from xstage_bench.model.document import Model
 from xstage_bench.schedule.burst_tasks import tasks_of_bursts
@@ -53,7 +54,7 @@ def record_replay(
     processes: int,
     seed: int,
     model: Model | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
     """Execute schedules and write the folder; parameters as `task_run.measure_tasks`.
 
@@ -74,16 +75,19 @@ def record_replay(
     """
     if folder.exists():
         raise UsageError(f"{folder} exists, and a run is never overwritten", "name another folder with --out")
-    options: dict[str, Any] = {"compute": compute, "repetitions": repetitions, "processes": processes, "seed": seed, "say": say}
-    document = measure_tasks(choice, schedules, instrument=not choice.simulated, **options)  # a simulator's costs are its own inputs
-    document = msgspec.to_builtins({"argv": list(argv), **document})
-    if model is not None:
-        document = with_predictions(document, schedules, predictor(model, document))
-    folder.mkdir(parents=True)
-    write_json(folder / DOCUMENT, document)
-    save_tasks(folder / SCHEDULES, schedules)
-    write_summary(folder)
-    return document
+    def kept(document: dict[str, Any]) -> dict[str, Any]:
+        document = msgspec.to_builtins(document)
+        if model is not None:
+            document = with_predictions(document, schedules, predictor(model, document))
+        folder.mkdir(parents=True)
+        write_json(folder / DOCUMENT, document)
+        save_tasks(folder / SCHEDULES, schedules)
+        write_summary(folder)
+        return document
+
+    options: dict[str, Any] = {"compute": compute, "repetitions": repetitions, "processes": processes, "seed": seed, "argv": argv}
+    instrument = not choice.simulated  # a simulator's costs are its own inputs
+    return kept(measure_tasks(choice, schedules, instrument=instrument, progress=progress, keep=kept, **options))
 
 
 def predictor(model: Model, document: dict[str, Any]) -> Predict:

@@ -6,24 +6,21 @@ since tensor-core work lowers the SM clock by an amount that drifts with tempera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from xstage_bench.device.backend import BackendChoice, open_device
-from xstage_bench.errors import PairError, UsageError
-from xstage_bench.io.identity import Kernel, merged, plain
-from xstage_bench.machine.environment import link_error_deltas, snapshot
-from xstage_bench.measure.scenes import node_facts
+from xstage_bench.device.backend import BackendChoice, opener
+from xstage_bench.errors import UsageError
+from xstage_bench.measure.rounds import Work
+from xstage_bench.measure.survey import take
 from xstage_bench.measure.task_instrument import constants, probes
 from xstage_bench.model.estimate import Estimate, over_processes
-from xstage_bench.schedule.device import Compute, TaskDevice, kernels_of
+from xstage_bench.schedule.device import Compute, Node, TaskDevice
 from xstage_bench.schedule.tasks import TaskSchedule, TaskTrace
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ def measure_tasks(
     processes: int = 3,
     seed: int = 0,
     instrument: bool = True,
-    say: Callable[[str], None] = lambda text: None,
+    **kept: Any,
 ) -> dict[str, Any]:
     """Execute schedules and their twins, and the probes of the instrument's own costs.
 
@@ -74,13 +71,13 @@ def measure_tasks(
         Of the order.
     instrument : bool
         Measure the instrument's own costs too, on the first pair.
-    say : callable
-        Told which process is under way.
+    **kept
+        ``argv``, ``progress`` and ``keep`` of `survey.take`.
 
     Returns
     -------
     dict
-        Plain data for ``replay.json`` (docs/replay.md).
+        Plain data for ``replay.json``.
 
     Raises
     ------
@@ -89,79 +86,42 @@ def measure_tasks(
     """
     if not schedules:
         raise UsageError("no task schedule to execute", "name a file with --schedule")
-    before = snapshot()
     found = [_Found([], []) for _ in schedules]
     twins = [s.without_stores() for s in schedules]
     traces: dict[str, list[tuple[int, TaskTrace]]] = {}
-    failed: dict[str, str] = {}
-    facts: dict[str, Any] = {}
-    kernels: list[Kernel] = []
-    pairs = dict.fromkeys((s.source, s.destination) for s in schedules)
-    for process in range(processes):
-        say(f"process {process + 1} of {processes}")
-        device = open_device(choice, seed=seed, process=process)
-        try:
-            if not isinstance(device, TaskDevice):
-                raise UsageError(f"backend {choice.spec} cannot execute task schedules", "use --backend cuda or sim")
-            node = device.node()
-            facts = facts or node_facts(node, device.backend)
-            rng = np.random.default_rng([seed, process])
-            for pair in pairs:
-                mine = [i for i, s in enumerate(schedules) if (s.source, s.destination) == pair]
-                small = probes(*pair, len(node.gpus[pair[0]].smids)) if instrument and pair == next(iter(pairs)) else {}
-                try:
-                    _rounds(device, schedules, twins, mine, small, compute, repetitions, process, rng, found, traces)
-                except PairError as error:
-                    failed[f"{pair[0]}>{pair[1]}"] = error.message
-        finally:
-            kernels = merged(kernels, kernels_of(device))
-            device.close()
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "simulated": choice.simulated,
-        **facts,
-        "kernels": plain(kernels),
-        "driver": (before.get("nvml") or {}).get("driver"),
-        "compute": compute,
-        "processes": processes,
-        "repetitions": repetitions,
-        "seed": seed,
-        "link_error_deltas": link_error_deltas(before, snapshot()),
-        "failed": failed,
-        "instrument": constants(traces),
-        "rows": [_row(s, f) for s, f in zip(schedules, found, strict=True) if f.full],
-    }
+    pairs = list(dict.fromkeys((s.source, s.destination) for s in schedules))
 
+    def work(device: TaskDevice, process: int) -> Iterator[Work]:
+        node = device.node()
+        rng = np.random.default_rng([seed, process])
+        for pair in pairs:
+            mine = [i for i, s in enumerate(schedules) if (s.source, s.destination) == pair]
+            small = probes(*pair, len(node.gpus[pair[0]].smids)) if instrument and pair == pairs[0] else {}
+            yield Work((pair,), partial(execute, device, process, mine, small, rng))
 
-def _rounds(
-    device: TaskDevice,
-    schedules: Sequence[TaskSchedule],
-    twins: Sequence[TaskSchedule],
-    mine: Sequence[int],
-    small: dict[str, TaskSchedule],
-    compute: Compute,
-    repetitions: int,
-    process: int,
-    rng: np.random.Generator,
-    found: list[_Found],
-    traces: dict[str, list[tuple[int, TaskTrace]]],
-) -> None:
-    """Execute everything of one pair in one process: a round of warm-ups, then `repetitions` rounds, each in an order of its own."""
-    jobs: list[tuple[TaskSchedule, int, str]] = [(schedules[i], i, "full") for i in mine] + [(twins[i], i, "bare") for i in mine]
-    jobs += [(s, -1, name) for name, s in small.items()]
-    order = [(n, jobs[j]) for n in range(repetitions + 1) for j in rng.permutation(len(jobs))]
-    executed = device.execute_tasks([job[0] for _, job in order], repetitions=1, compute=compute)
-    for (n, (_, which, kind)), t in zip(order, executed, strict=True):
-        status = "warmup" if n == 0 and t.status == "ok" else t.status
-        if which < 0:
-            if n:
+    def execute(
+        device: TaskDevice, process: int, mine: Sequence[int], small: dict[str, TaskSchedule], rng: np.random.Generator
+    ) -> Iterator[int]:
+        """Execute everything of one pair in one process: a round of warm-ups, then `repetitions` rounds, each in an order of its own."""
+        jobs: list[tuple[TaskSchedule, int, str]] = [(schedules[i], i, "full") for i in mine] + [(twins[i], i, "bare") for i in mine]
+        jobs += [(s, -1, name) for name, s in small.items()]
+        order = [(n, jobs[j]) for n in range(repetitions + 1) for j in rng.permutation(len(jobs))]
+        executed = device.execute_tasks([job[0] for _, job in order], repetitions=1, compute=compute)
+        for (n, (_, which, kind)), t in zip(order, executed, strict=True):
+            status = "warmup" if n == 0 and t.status == "ok" else t.status
+            if which >= 0:
+                took = (t.total_ns, t.visible_ns, t.sm_clock_mhz, _compute_ratio(t))
+                getattr(found[which], kind).append(TaskMeasurement(process, n, *took, status, t.detail))
+            elif n:
                 traces.setdefault(kind, []).append((process, t))
-        else:
-            ratio = _compute_ratio(t)
-            getattr(found[which], kind).append(
-                TaskMeasurement(process, n, t.total_ns, t.visible_ns, t.sm_clock_mhz, ratio, status, t.detail)
-            )
+            yield int(n > 0)
+
+    def body(node: Node) -> dict[str, Any]:
+        rows = [_row(s, f) for s, f in zip(schedules, found, strict=True) if f.full]
+        return {"compute": compute, "repetitions": repetitions, "instrument": constants(traces), "rows": rows}
+
+    opened = opener(choice, TaskDevice, "execute task schedules", seed=seed)  # type: ignore[type-abstract]
+    return take("replay", opened, work, body, processes=processes, simulated=choice.simulated, seed=seed, **kept)
 
 
 def _compute_ratio(trace: TaskTrace) -> float:

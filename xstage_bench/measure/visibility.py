@@ -1,45 +1,37 @@
-"""The survey behind docs/visibility.md: what is watched for one ordered pair, and the document that is made of it."""
+"""Visibility: what is watched at the peer for one ordered pair, and the document that is made of it."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from xstage_bench.errors import PairError, UsageError
-from xstage_bench.io.identity import Kernel, merged, plain
-from xstage_bench.machine.environment import snapshot
+from xstage_bench.errors import UsageError
 from xstage_bench.machine.gpus import tuned_document
 from xstage_bench.measure.arrival import arrival_row, arrival_watches
+from xstage_bench.measure.rounds import Work
+from xstage_bench.measure.survey import Described, take
 from xstage_bench.measure.visibility_numbers import TUNED, behind_backlog, chosen, curve_of, own_sm_drained, spread
 from xstage_bench.schedule.bursts import Burst, Schedule
-from xstage_bench.schedule.device import Gpu, Node, kernels_of
+from xstage_bench.schedule.device import Gpu, Node
 from xstage_bench.schedule.watches import DOMAINS, METHODS, RESERVED_SMS, WARMUP, Sighting, Watch
 
-SCHEMA_VERSION = 1
 PARTS = ("curve", "flag", "lag", "domain", "message", "torn", "arrival", "loud")
 CURVES = ("at_ns", "issued_bytes", "visible_bytes")  # kept of the first process
 PUBLISHING = (("flag", "release.sys"), ("flag", "release.gpu"), ("flag.each", "relaxed"), ("ll", "relaxed"), ("ll128", "relaxed"))
 Named = tuple[str, Watch]
 
 
-class Watcher(Protocol):
+@runtime_checkable
+class Watcher(Described, Protocol):
     """A device that can watch."""
-
-    def node(self) -> Node:
-        """Describe the node."""
-        ...
 
     def watch(self, watch: Watch) -> Sighting:
         """Watch once."""
-        ...
-
-    def close(self) -> None:
-        """Release it."""
         ...
 
 
@@ -161,14 +153,14 @@ def row_of(part: str, sighting: Sighting) -> dict[str, Any]:
     return row
 
 
-def survey(
+def measure_visibility(
     open_watcher: Callable[[int], Watcher],
     pairs: Sequence[tuple[int, int]] | None,
     *,
     quick: bool = False,
     processes: int = 3,
     only: Sequence[str] = (),
-    progress: Callable[[str], None] | None = None,
+    **kept: Any,
 ) -> dict[str, Any]:
     """Watch everything for every pair in fresh processes, and return the document.
 
@@ -180,55 +172,50 @@ def survey(
         Default: all that the node has, and each source's LOCAL control.
     only : sequence of str
         Parts of the document, `PARTS`; all when empty.
+    **kept
+        ``argv``, ``progress`` and ``keep`` of `survey.take`.
 
     Raises
     ------
     UsageError
-        A pair that this node does not have. One that fails while it is measured is named in ``failed_pairs``, and the others go on.
+        A part or a pair that is not there. A pair that fails while it is measured is named in ``failed_pairs``, and the others go on.
     """
-    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "kind": "visibility", "backend": "cuda"}
-    document |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "environment_before": snapshot()}
+    check_parts(only)
     rows: list[dict[str, Any]] = []
     counters: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
-    kernels: list[Kernel] = []
-    for process in range(1 if quick else processes):
-        device = open_watcher(process)
-        try:
-            node = device.node()
-            wanted = list(pairs) if pairs is not None else [*node.pairs, *((g, g) for g in sorted({a for a, _ in node.pairs}))]
-            _check(wanted, node)
-            for source, destination in wanted:
-                name = f"{source}>{destination}"
-                if name in failed:
-                    continue
-                if progress is not None:
-                    progress(f"process {process}, pair {name}")
-                before, issued = link_tx_kib(source), 0
-                try:
-                    for part, watch in everything(node, source, destination, quick=quick):
-                        if only and part not in only:
-                            continue
-                        sighting = device.watch(watch)
-                        row = {"part": part, "process": process, **row_of(part, sighting)}
-                        rows.append(row if process == 0 else {k: v for k, v in row.items() if k not in CURVES})
-                        issued += watch.schedule.bursts[0].bytes * watch.schedule.producer_count * watch.repetitions
-                        issued += sighting.lines * 128
-                except PairError as error:
-                    failed[name] = error.message
-                    continue
-                counters.append(_counted(process, source, destination, issued, before, link_tx_kib(source)))
-            document["node"] = {
-                "gpus": [{"index": g.index, "name": g.name, "uuid": g.uuid, "sm_clock_mhz": g.sm_clock_mhz} for g in node.gpus],
-                "timer_tick_ns": node.timer_tick_ns,
-                "line_rate_gb_per_s": node.line_rate_gb_per_s,
-            }
-            document["tuned"] = tuned_document((g.name for g in node.gpus), TUNED)
-        finally:
-            kernels = merged(kernels, kernels_of(device))
-            device.close()
-    document["kernels"] = plain(kernels)
-    return {**document, "environment_after": snapshot(), "failed_pairs": failed, "link_counters": counters, "rows": rows}
+
+    def work(device: Watcher, process: int) -> Iterator[Work]:
+        node = device.node()
+        wanted = list(pairs) if pairs is not None else [*node.pairs, *((g, g) for g in sorted({a for a, _ in node.pairs}))]
+        _check(wanted, node)
+        for pair in wanted:
+            yield Work((pair,), partial(watch_all, device, process, *pair))
+
+    def watch_all(device: Watcher, process: int, source: int, destination: int) -> Iterator[int]:
+        before, issued = link_tx_kib(source), 0
+        for part, watch in everything(device.node(), source, destination, quick=quick):
+            if only and part not in only:
+                continue
+            sighting = device.watch(watch)
+            row = {"part": part, "process": process, **row_of(part, sighting)}
+            rows.append(row if process == 0 else {k: v for k, v in row.items() if k not in CURVES})
+            issued += watch.schedule.bursts[0].bytes * watch.schedule.producer_count * watch.repetitions
+            issued += sighting.lines * 128
+            yield watch.repetitions
+        counters.append(_counted(process, source, destination, issued, before, link_tx_kib(source)))
+
+    def body(node: Node) -> dict[str, Any]:
+        return {"tuned": tuned_document((g.name for g in node.gpus), TUNED), "link_counters": counters, "rows": rows}
+
+    options = {"quick": quick, "only": list(only)}
+    return take("visibility", open_watcher, work, body, processes=1 if quick else processes, options=options, **kept)
+
+
+def check_parts(only: Sequence[str]) -> None:
+    """Refuse a part of the document that there is not."""
+    for part in only:
+        if part not in PARTS:
+            raise UsageError(f"unknown part '{part}'", f"use one of: {', '.join(PARTS)}")
 
 
 def _check(pairs: Sequence[tuple[int, int]], node: Node) -> None:

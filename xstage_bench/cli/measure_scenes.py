@@ -1,4 +1,4 @@
-"""``xstage scene``: several schedules at the same time, and the company they keep."""
+"""``xstage measure scenes``: several schedules at the same time, and the company they keep."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import FILE, backend, common
-from xstage_bench.cli.output import Output, check_file, table
-from xstage_bench.errors import ERROR
+from xstage_bench.cli.measure import STUDIES
+from xstage_bench.cli.options import common, surveying
+from xstage_bench.cli.output import Output, table
+from xstage_bench.cli.survey import measuring_into, show
 
 if TYPE_CHECKING:
     from xstage_bench.schedule.device import Node
     from xstage_bench.schedule.scenes import Scene
 
 PATTERNS = ("pair", "both_directions", "fan_out", "incast", "all_to_all", "ring")
-STUDIES = ("patterns", "directions", "pairs_at_once", "several_peers", "pulls", "local", "gap_work", "producers_per_sm", "host")
 
 
-@click.command("scene", short_help="Measure several schedules at once.")
-@backend
+@click.command("scenes", short_help="Measure several schedules at once.")
+@surveying
 @click.option("--pattern", "patterns", type=click.Choice(PATTERNS), multiple=True, help="Who stores to whom; repeatable.")
-@click.option("--study", "studies", type=click.Choice(STUDIES), multiple=True, help="A family of scenes (docs/company.md); repeatable.")
+@click.option("--study", "studies", type=click.Choice(STUDIES), multiple=True, help="A family of scenes (docs/measure.md); repeatable.")
 @click.option("--source", type=click.IntRange(0), default=0, show_default=True, help="Of pair, both_directions, fan_out.")
 @click.option("--destination", type=click.IntRange(-1), help="Of pair (-1: host memory), both_directions (default 1), incast (default 0).")
 @click.option("--bytes", "size", type=click.IntRange(1), default=1 << 20, show_default=True, help="Per SM and burst.")
@@ -30,11 +30,10 @@ STUDIES = ("patterns", "directions", "pairs_at_once", "several_peers", "pulls", 
 @click.option("--gap", type=click.IntRange(0), default=0, show_default=True, metavar="CYCLES", help="Between two bursts.")
 @click.option("--warps", type=click.IntRange(1, 16), default=4, show_default=True, help="Per SM.")
 @click.option("--repetitions", type=click.IntRange(1, 1000), default=24, show_default=True, help="Of each scene, over all processes.")
-@click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh processes.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the order.")
-@click.option("--out", "path", type=FILE, metavar="FILE", help="Write the document here, as JSON.")
 @common
-def command(out: Output, spec: str, path: Path | None, repetitions: int, processes: int, seed: int, **chosen: Any) -> int:
+def command(
+    out: Output, spec: str, path: Path | None, repetitions: int, processes: int, quick: bool, seed: int, **chosen: Any
+) -> int:
     """Measure scenes: several schedules executed at the same time by several GPUs.
 
     Without --pattern and --study every pattern is measured, or stores to host memory where there is one GPU. Pairs that cannot be
@@ -43,21 +42,12 @@ def command(out: Output, spec: str, path: Path | None, repetitions: int, process
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.measure.scenes import measure_scenes
 
-    check_file(path)
-    out.no_json_beside(path, "the document")
-    choice = resolve_backend(spec)
-    if choice.simulated:
-        out.note(f"SIMULATED: backend {choice.spec} ({choice.reason})")
-    if choice.peer == "host":
-        out.note(f"HOST MEMORY over PCIe is the destination ({choice.reason})")
-    document = measure_scenes(
-        choice, lambda node: _scenes(node, **chosen), repetitions=repetitions, processes=processes, seed=seed, say=out.note
-    )
-    for kind in ("waived", "failed"):
-        for name, reason in document[kind].items():
-            out.note(f"xstage: pair {name} {kind}: {reason}")
-    out.document(path, document, _text(document))
-    return ERROR if document["failed"] else 0
+    count: dict[str, Any] = {"repetitions": min(repetitions, 6) if quick else repetitions, "processes": 1 if quick else processes}
+    with measuring_into(out, path) as kept:
+        choice = resolve_backend(spec)
+        out.note_backend(choice)
+        document = measure_scenes(choice, lambda node: _scenes(node, **chosen), seed=seed, **count, **kept)
+    return show(out, path, document, _text(document))
 
 
 def _scenes(
