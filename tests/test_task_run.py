@@ -108,7 +108,7 @@ def schedule(name: str, stores: int, per: int = 6, k: int = 4) -> TaskSchedule:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeTaskDevice:
     fake = FakeTaskDevice()
-    monkeypatch.setattr(task_run, "open_device", lambda choice, **kwargs: fake)
+    monkeypatch.setattr("xstage_bench.device.backend.open_device", lambda choice, **kwargs: fake)
     return fake
 
 

@@ -16,13 +16,18 @@ from xstage_bench.cli.output import STDOUT, Output, check_file
 @click.option("--out", "path", type=FILE, metavar="FILE", help="Only the page, here (- is stdout); default: page and figures/ into RUN.")
 @common
 def command(out: Output, run: Path, model_path: Path | None, path: Path | None) -> int:
-    """Draw the figures of RUN and write a report that opens in any browser, without a network."""
+    """Draw the figures of RUN and write a report that opens in any browser, without a network.
+
+    RUN may also be a document that `xstage measure` or a replay wrote: its page then stands beside it.
+    """
     from xstage_bench.model.run_fit import find_model, find_validation
     from xstage_bench.record.reader import check_tables, load_run
     from xstage_bench.show.report import render_report, write_report, write_report_files
 
     out.no_json_beside(path, "HTML")
     check_file(path)
+    if run.is_file():
+        return _survey(out, run, path)
     loaded = load_run(run)
     out.note_incomplete(loaded)
     model = find_model(loaded.folder if model_path is None else model_path)
@@ -39,4 +44,16 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
         files = {"report": path}
     document = {"run": str(loaded.folder), "simulated": loaded.manifest.simulated, "files": {k: str(v) for k, v in files.items()}}
     out.result(document, "\n".join(str(file) for file in files.values()))
+    return 0
+
+
+def _survey(out: Output, document: Path, path: Path | None) -> int:
+    from xstage_bench.measure.survey import read_survey
+    from xstage_bench.show.survey_page import render_survey, write_survey_page
+
+    if path == STDOUT:
+        out.raw(render_survey(read_survey(document), document.name).encode())
+        return 0
+    page = write_survey_page(document, path)
+    out.result({"document": str(document), "files": {"report": str(page)}}, str(page))
     return 0

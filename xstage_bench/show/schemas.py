@@ -16,6 +16,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each document, by the name of the file it describes, without ``.json``."""
     from xstage_bench.judge.fleet.screen import Fleet
+    from xstage_bench.measure.survey import SurveyDocument
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.schedule.files import ScheduleFile
@@ -23,6 +24,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     from xstage_bench.show.export.document import ExportedModel
 
     documents: dict[str, Any] = {
+        "survey": SurveyDocument,
         "manifest": Manifest,
         "model": Model,
         "validation": Validation,
