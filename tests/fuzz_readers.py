@@ -24,17 +24,17 @@ PART = ROOT / "results" / "h200-x2" / "2026-11-29-same-node" / "run0"
 
 
 def schedule_json(data: bytes) -> None:
-    from xstage_bench.schedule.files import load_schedules
+    from xstage_bench.schedule.burst_files import load_bursts
 
     (FOLDER / "s.json").write_bytes(data)
-    load_schedules(FOLDER / "s.json")
+    load_bursts(FOLDER / "s.json")
 
 
 def schedule_csv(data: bytes) -> None:
-    from xstage_bench.schedule.files import load_schedules
+    from xstage_bench.schedule.burst_files import load_bursts
 
     (FOLDER / "s.csv").write_bytes(data)
-    load_schedules(FOLDER / "s.csv")
+    load_bursts(FOLDER / "s.csv")
 
 
 def limits(data: bytes) -> None:

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import xstage_bench
+from xstage_bench import types
 from xstage_bench.io.assets import asset_dir
 
 ROOT = Path(__file__).parent.parent
@@ -22,17 +24,12 @@ RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
 FUNCTIONS = {
     "advise": "(model: 'Model', what: 'TaskSchedule | Job', *, pair: 'str | None' = None, sm_clock_mhz: 'float | None' = None, "
     "splitting: 'bool' = True) -> 'TaskAdvice | JobAdvice'",
-    "save_schedules": "(path: 'str | PathLike[str]', schedules: 'Sequence[Schedule]') -> 'None'",
-    "save_tasks": "(path: 'str | PathLike[str]', schedules: 'Sequence[TaskSchedule]') -> 'None'",
-    "include_dir": "() -> 'Path'",
+    "save_schedules": "(path: 'str | PathLike[str]', schedules: 'Sequence[Schedule] | Sequence[TaskSchedule]') -> 'None'",
     "load_model": "(path: 'str | PathLike[str]') -> 'Model'",
-    "load_schedules": "(path: 'str | PathLike[str]') -> 'list[Schedule]'",
+    "load_schedules": "(path: 'str | PathLike[str]') -> 'list[Schedule | TaskSchedule]'",
     "load_stamps": "(path: 'str | PathLike[str]', source: 'int' = 0, destination: 'int' = 1, flavour: 'str' = 'st.v4') -> 'Trace'",
-    "load_tasks": "(path: 'str | PathLike[str]') -> 'list[TaskSchedule]'",
-    "predict": "(model: 'Model', schedule: 'Schedule | TaskSchedule', *, pair: 'str | None' = None, sm_clock_mhz: 'float | None' = None) "
-    "-> 'PredictedSchedule | TaskPrediction'",
-    "predict_all": "(model: 'Model', schedules: 'Sequence[Schedule]', *, pair: 'str | None' = None, sm_clock_mhz: 'float | None' = None) "
-    "-> 'list[PredictedSchedule]'",
+    "predict": "(model: 'Model', schedule: 'Schedule | TaskSchedule | Sequence[Schedule | TaskSchedule]', *, pair: 'str | None' = None, "
+    "sm_clock_mhz: 'float | None' = None) -> 'PredictedSchedule | TaskPrediction | list[PredictedSchedule | TaskPrediction]'",
     "stage": "(model: 'Model', producers: 'int', warps: 'int', *, pair: 'str' = '0>1', flavour: 'str' = 'st.v4', "
     "layout: 'str' = 'contiguous') -> 'Stage'",
 }
@@ -69,23 +66,35 @@ ATTRIBUTES = {
 }
 
 
+def public(name: str) -> Any:
+    """A name of the package, or a type of `xstage_bench.types`."""
+    return getattr(xstage_bench if name in xstage_bench.__all__ else types, name)
+
+
 @pytest.mark.parametrize("name", list(ATTRIBUTES))
 def test_these_attributes(name: str) -> None:
-    cls = getattr(xstage_bench, name)
+    cls = public(name)
     assert set(ATTRIBUTES[name].split()) <= {f.name for f in fields(cls)} | {n for n, v in vars(cls).items() if isinstance(v, property)}
 
 
 def test_the_pacer_is_made_like_this() -> None:
-    assert str(inspect.signature(xstage_bench.Pacer)) == "(stage: 'Stage', now: 'ArrayLike', free_scale: 'float' = 1.0) -> 'None'"
+    assert str(inspect.signature(types.Pacer)) == "(stage: 'Stage', now: 'ArrayLike', free_scale: 'float' = 1.0) -> 'None'"
 
 
-def test_these_names() -> None:
-    assert set(FUNCTIONS) | set(CLASSES) <= set(xstage_bench.__all__)
-    assert set(xstage_bench.__all__) <= set(dir(xstage_bench))
-    for name in xstage_bench.__all__:
-        assert getattr(xstage_bench, name).__doc__
+def test_ten_names_and_the_types() -> None:
+    assert len(xstage_bench.__all__) == 10
+    assert set(FUNCTIONS) | {"Schedule", "Burst", "TaskSchedule"} == set(xstage_bench.__all__) <= set(dir(xstage_bench))
+    assert {*CLASSES, *ATTRIBUTES, *METHODS} <= {*xstage_bench.__all__, *types.__all__}
+    for name in (*xstage_bench.__all__, *types.__all__):
+        assert public(name).__doc__
     with pytest.raises(AttributeError, match="has no attribute 'Predictor'"):
         _ = xstage_bench.Predictor
+
+
+@pytest.mark.parametrize("name", ["Job", "Model", "XStageError", "load_tasks", "save_tasks", "predict_all", "include_dir"])
+def test_a_name_of_before_is_understood_and_says_the_new_one(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"xstage_bench\.{name} goes with version 0\.3; use "):
+        assert getattr(xstage_bench, name)
 
 
 @pytest.mark.parametrize("name", list(FUNCTIONS))
@@ -95,7 +104,7 @@ def test_this_signature(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(CLASSES))
 def test_these_fields(name: str) -> None:
-    cls = getattr(xstage_bench, name)
+    cls = public(name)
     assert is_dataclass(cls)
     assert cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     found = inspect.signature(cls).parameters
@@ -104,14 +113,14 @@ def test_these_fields(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_these_methods(name: str) -> None:
-    cls = getattr(xstage_bench, name)
+    cls = public(name)
     own = {n for n, v in vars(cls).items() if not n.startswith("_") and (callable(v) or isinstance(v, property))}
     assert own == set(METHODS[name].split())
 
 
 def test_the_page_names_them_all() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
-    for name in xstage_bench.__all__:
+    for name in (*xstage_bench.__all__, *types.__all__):
         assert re.search(rf"`{name}\b", page), f"docs/api.md does not mention {name}"
 
 
@@ -120,7 +129,7 @@ def test_importing_it_loads_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = set(done.stdout.split())
     assert not {m.partition(".")[0] for m in loaded} & {"numpy", "pandas", "scipy", "msgspec", "click", "matplotlib"}
-    assert {m for m in loaded if m.startswith("xstage_bench.")} == set()
+    assert {m for m in loaded if m.startswith("xstage_bench.")} == {"xstage_bench.version"}
 
 
 def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +150,8 @@ def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_predict_takes_bursts_and_tasks() -> None:
     model = xstage_bench.load_model(RUN)
     schedule = xstage_bench.Schedule((xstage_bench.Burst(32768),), 132, 4)
-    one, many = xstage_bench.predict(model, schedule), xstage_bench.predict_all(model, [schedule, schedule])
-    assert isinstance(one, xstage_bench.PredictedSchedule)
+    one, many = xstage_bench.predict(model, schedule), xstage_bench.predict(model, [schedule, schedule])
+    assert isinstance(one, types.PredictedSchedule)
     np.testing.assert_allclose([p.total_ns for p in many], one.total_ns)
     np.testing.assert_allclose(xstage_bench.predict(model, schedule, sm_clock_mhz=990.0).sm_clock_mhz, 990)
     tasks = xstage_bench.TaskSchedule(
@@ -155,12 +164,12 @@ def test_predict_takes_bursts_and_tasks() -> None:
         signals=np.full(132, -1),
     )
     found = xstage_bench.predict(model, tasks)
-    assert isinstance(found, xstage_bench.TaskPrediction)
+    assert isinstance(found, types.TaskPrediction)
     assert found.total_ns > found.without_stores_ns > 4500
-    job = xstage_bench.Job(bytes=32768, tile_ns=4500, tiles=4, quiet_tile_ns=9000, quiet_tiles=4, waves=2)
+    job = types.Job(bytes=32768, tile_ns=4500, tiles=4, quiet_tile_ns=9000, quiet_tiles=4, waves=2)
     advice = xstage_bench.advise(model, job)
-    assert isinstance(advice, xstage_bench.JobAdvice)
-    assert isinstance(advice.tasks, xstage_bench.TaskAdvice)
+    assert isinstance(advice, types.JobAdvice)
+    assert isinstance(advice.tasks, types.TaskAdvice)
     assert advice.tasks.gain >= 1
-    with pytest.raises(xstage_bench.XStageError, match="133 producers asked for"):
+    with pytest.raises(types.XStageError, match="133 producers asked for"):
         xstage_bench.predict(model, xstage_bench.Schedule((xstage_bench.Burst(512),), 133))

@@ -36,9 +36,9 @@ from xstage_bench.model.run_fit import fit_run, usable_samples
 from xstage_bench.record.columns import SAMPLES
 from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.record.reader import Run, load_run
+from xstage_bench.schedule.burst_files import load_bursts
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution, Gpu, Node
-from xstage_bench.schedule.files import load_schedules
 
 ROOT = Path(__file__).parent.parent
 SIM = BackendChoice("sim:h200-nv18-x2", "test", True)
@@ -334,10 +334,10 @@ def test_case_27_schedule_files_that_are_none(tmp_path: Path, content: bytes) ->
     for name in ("schedule.json", "schedule.csv"):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(XStageError) as error:
-            load_schedules(tmp_path / name)
+            load_bursts(tmp_path / name)
         assert error.value.hint
     with pytest.raises(XStageError):
-        load_schedules(tmp_path)
+        load_bursts(tmp_path)
 
 
 def test_the_kinds_of_execution_are_what_the_cases_assume() -> None:

@@ -63,6 +63,103 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def module_of(path: Path) -> str:
+    """Return the dotted name of a file of the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in SOURCES}
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of the package that a file imports anywhere, for type checking too: who only names a type depends on it as well."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name_of(path)}: relative import in line {node.lineno}"
+            base = node.module or ""
+            found |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base for alias in node.names}
+    return found & set(MODULES)
+
+
+GRAPH = {module: imported(path) for module, path in MODULES.items()}
+#: A room imports only from rooms before it, and from errors and version; profile comes before the command line.
+RANKS = tuple("io schedule machine record device model workloads measure kernels judge show types profile cli".split())
+
+
+def rank(module: str) -> int:
+    room = module.split(".")[1]
+    return -1 if room in ("errors", "version") else len(RANKS) if room == "__main__" else RANKS.index(room)
+
+
+def test_a_room_imports_only_from_rooms_before_it():
+    known = {m: imports for m, imports in GRAPH.items() if m != "xstage_bench"}  # it names the homes of the API, and loads none
+    against = [f"{m} -> {o}" for m, imports in known.items() for o in imports - {"xstage_bench"} if rank(o) > rank(m)]
+    assert against == []
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of nodes that reach each other: what is left when nodes that import or are imported by nothing left are taken away."""
+    left = {m: set(imports) for m, imports in graph.items()}
+    while True:
+        used = set().union(*left.values())
+        gone = {m for m in left if not left[m] or m not in used}
+        if not gone:
+            return [sorted(left)] if left else []
+        left = {m: imports - gone for m, imports in left.items() if m not in gone}
+
+
+def test_there_are_no_circles():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+    assert circles({m: imports - {"xstage_bench"} for m, imports in GRAPH.items() if m != "xstage_bench"}) == []
+
+
+def test_every_module_is_reached_from_a_verb_the_api_a_probe_or_a_figure():
+    todo = [m for m in MODULES if m.split(".")[1:2] in ([], ["cli"], ["__main__"], ["types"])]
+    for path in LOADED:
+        todo += imported_by_plugin(path)
+    seen: set[str] = set()
+    while todo:
+        module = todo.pop()
+        if module not in seen:
+            seen.add(module)
+            parent = module.rpartition(".")[0]
+            todo += [*GRAPH[module], *([parent] if parent else [])]
+    assert sorted(set(MODULES) - seen) == []
+
+
+def imported_by_plugin(path: Path) -> set[str]:
+    return {m for m, _ in imports(path.read_text()) if m in MODULES}
+
+
+def test_a_public_class_name_exists_once():
+    found: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
+
+
+#: Parts that several rooms have of the same thing: what is asked (schedule), who does it (device), how it is measured, predicted, shown.
+SIBLINGS = {
+    "bursts", "scenes", "scene", "tasks", "visibility", "copies", "footprint", "processes", "burst_gap", "fluid", "attention", "moe",
+    "predict", "device", "document", "tensor_map", "layout", "schedule", "record", "order", "group", "run", "summary", "shapes", "check",
+}  # fmt: skip
+
+
+def test_files_of_different_rooms_do_not_share_a_name():
+    found: dict[str, set[str]] = {}
+    for module in MODULES:
+        room, _, rest = module.partition(".")[2].partition(".")
+        if rest and room != "cli":  # a verb is called like what it does
+            found.setdefault(rest.rpartition(".")[2], set()).add("kernels" if room == "kernels" else room)
+    assert {name: rooms for name, rooms in found.items() if len(rooms) > 1 and name not in SIBLINGS} == {}
+
+
 def test_the_rules_see_what_they_forbid():
     bad = "import cupy\nfrom a.b import _secret\nimport json\njson._hidden\ndef f():\n    import pandas\n"
     assert roots(bad) == {"cupy", "a", "json", "pandas"}
@@ -75,7 +172,7 @@ def test_the_rules_see_what_they_forbid():
 @pytest.mark.parametrize("path", SOURCES + LOADED, ids=name_of)
 def test_cupy_only_in_its_rooms_and_inside_functions(path):
     source = path.read_text()
-    if not inside(path, "device/cuda", "fused"):
+    if not inside(path, "device/cuda", "kernels"):
         assert "cupy" not in roots(source)
     assert "cupy" not in roots(source, top_level=True)
 
@@ -84,10 +181,9 @@ def test_cupy_only_in_its_rooms_and_inside_functions(path):
 def test_the_model_stands_alone(path):
     for module, _ in imports(path.read_text()):
         assert module.partition(".")[0] not in {"cupy", "click", "matplotlib"}
-        assert not module.startswith(("xstage_bench.cli", "xstage_bench.schedule.device.", "xstage_bench.show.figures", "xstage_bench.measure.bursts"))
 
 
-@pytest.mark.parametrize("path", [PACKAGE / "plot.py", *sorted(PACKAGE.glob("report*.py")), *LOADED], ids=name_of)
+@pytest.mark.parametrize("path", [*sorted((PACKAGE / "show").rglob("*.py")), *LOADED], ids=name_of)
 def test_what_draws_or_sweeps_never_fits(path):
     for module, name in imports(path.read_text()):
         assert not module.startswith(("scipy.optimize", "xstage_bench.model.calibrate")), module
@@ -99,9 +195,9 @@ def test_the_command_line_holds_no_logic(path):
     assert not roots(path.read_text()) & HEAVY
 
 
-@pytest.mark.parametrize("name", ["doctor", "topology", "environment", "links", "nvml", "visible"])
-def test_looking_at_a_machine_creates_no_context(name):
-    source = (PACKAGE / f"{name}.py").read_text()
+@pytest.mark.parametrize("path", sorted((PACKAGE / "machine").glob("*.py")), ids=name_of)
+def test_looking_at_a_machine_creates_no_context(path):
+    source = path.read_text()
     assert "cupy" not in roots(source)
     assert "xstage_bench.device.cuda" not in {module for module, _ in imports(source)}
     for call in ("CtxCreate", "PrimaryCtxRetain", "SetDevice", "cudart", "runtime"):
@@ -127,6 +223,10 @@ def test_files_are_short():
     files = [*SOURCES, *LOADED, *(ROOT / "cuda").glob("*"), *(ROOT / "tests").rglob("*.py")]
     too_long = {name_of(p): n for p in files if (n := len(p.read_text().splitlines())) > LONGEST_FILE}
     assert too_long == {}
+
+
+def test_five_files_at_the_top():
+    assert sorted(p.stem for p in PACKAGE.glob("*.py")) == ["__init__", "__main__", "errors", "profile", "version"]
 
 
 def test_one_importable_package():

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.schedule.burst_csv import COLUMNS
+from xstage_bench.schedule.burst_files import ScheduleEntry, load_bursts, save_bursts
 from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
-from xstage_bench.schedule.files import ScheduleEntry, load_schedules, read_schedule, save_schedules
 
 DOCS = Path(__file__).parents[1] / "docs" / "schedules.md"
 
@@ -42,8 +42,8 @@ def schedules(draw):
 def test_what_is_saved_loads_equal(tmp_path_factory, some, suffix):
     path = tmp_path_factory.mktemp("s") / f"x{suffix}"
     some = [*some, some[0]]
-    save_schedules(path, some)
-    assert load_schedules(path) == some
+    save_bursts(path, some)
+    assert load_bursts(path) == some
 
 
 @given(some=st.lists(schedules(), min_size=1, max_size=3), suffix=st.sampled_from([".json", ".csv"]), bom=st.booleans())
@@ -51,9 +51,9 @@ def test_what_is_saved_loads_equal(tmp_path_factory, some, suffix):
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_line_ends_and_byte_order_marks(tmp_path_factory, some, suffix, bom, line_end):
     path = tmp_path_factory.mktemp("s") / f"x{suffix}"
-    save_schedules(path, some)
+    save_bursts(path, some)
     path.write_bytes(b"\xef\xbb\xbf" * bom + path.read_bytes().replace(b"\n", line_end))
-    assert load_schedules(path) == some
+    assert load_bursts(path) == some
 
 
 @given(data=st.binary(max_size=200) | st.text(alphabet='{}[]":,0123456789bytesproducw\n\r;-. ', max_size=200).map(str.encode))
@@ -79,7 +79,7 @@ def test_whatever_the_cells_only_our_errors(tmp_path_factory, header, rows):
 
 def loads_or_says_why(path):
     try:
-        found = load_schedules(path)
+        found = load_bursts(path)
     except XStageError as caught:
         error = caught
     else:
@@ -94,7 +94,7 @@ def loads_or_says_why(path):
 def load(tmp_path, content, name="x"):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return load_schedules(path)
+    return load_bursts(path)
 
 
 def refused(tmp_path, content, *words):
@@ -177,7 +177,7 @@ class TestCsv:
         path = tmp_path / "many.csv"
         head = "schedule,producers,warps,start,bytes,gap_cycles\n"
         path.write_text(head + "".join(f"s{i // 20},132,4,free,{2048 * (i % 50)},{i % 977}\n" for i in range(100_000)))
-        found = load_schedules(path)
+        found = load_bursts(path)
         assert len(found) == 5000
         assert found[-1].bursts[-1] == Burst(2048 * 49, 99_999 % 977)
 
@@ -260,23 +260,14 @@ def test_files_that_are_none(tmp_path, content, words):
 
 def test_paths(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
-        load_schedules(tmp_path / "none.csv")
+        load_bursts(tmp_path / "none.csv")
     with pytest.raises(UsageError, match="is a folder"):
-        load_schedules(tmp_path)
+        load_bursts(tmp_path)
     with pytest.raises(UsageError, match="no such folder"):
-        save_schedules(tmp_path / "none" / "x.json", [Schedule((Burst(512),), 1)])
+        save_bursts(tmp_path / "none" / "x.json", [Schedule((Burst(512),), 1)])
     with pytest.raises(UsageError, match="no schedule"):
-        save_schedules(tmp_path / "x.json", [])
+        save_bursts(tmp_path / "x.json", [])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_one_schedule_is_wanted(tmp_path):
-    one = Schedule((Burst(512),), 1)
-    save_schedules(tmp_path / "x.csv", [one])
-    assert read_schedule(tmp_path / "x.csv") == one
-    save_schedules(tmp_path / "x.csv", [one, one])
-    with pytest.raises(DataError, match="holds 2 schedules"):
-        read_schedule(tmp_path / "x.csv")
 
 
 def test_the_examples_of_the_documentation(tmp_path):

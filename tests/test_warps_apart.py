@@ -27,10 +27,10 @@ from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import APART, predict_all
 from xstage_bench.model.validate import validate
 from xstage_bench.record.reader import load_run, schedules_of
+from xstage_bench.schedule.burst_files import load_bursts
 from xstage_bench.schedule.burst_tasks import tasks_of_bursts
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
-from xstage_bench.schedule.files import load_schedules
 from xstage_bench.schedule.scenes import Scene
 
 ROOT = Path(__file__).parent.parent
@@ -90,10 +90,10 @@ def test_a_cell_is_true_false_or_empty(tmp_path_factory: pytest.TempPathFactory,
     path = tmp_path_factory.getbasetemp() / "meet.csv"
     path.write_text(f"producers,start,warps_meet,bytes\n4,free,{cell},512\n")
     if cell.strip().lower() in ("true", "false", ""):
-        assert load_schedules(path)[0].warps_meet is (cell.strip().lower() != "false")
+        assert load_bursts(path)[0].warps_meet is (cell.strip().lower() != "false")
     else:
         with pytest.raises(DataError, match=f"line 2: column 'warps_meet' is '{cell}', neither true nor false"):
-            load_schedules(path)
+            load_bursts(path)
 
 
 def test_nothing_executes_it() -> None:

@@ -1,7 +1,7 @@
 """xstage-bench: what happens to a GPU's remote stores after they are issued.
 
-The public Python API, promised in docs/api.md; everything else may change. Importing this package loads nothing else: each name is imported
-when it is first used, so that the command line starts at once.
+The public Python API is ten names (docs/api.md); the types that they take and return are in `xstage_bench.types`, and everything else may
+change. Importing this package loads nothing else: each name is imported when it is first used, so that the command line starts at once.
 """
 
 from __future__ import annotations
@@ -9,95 +9,63 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from xstage_bench.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from xstage_bench.api import (
-        advise,
-        include_dir,
-        load_model,
-        load_schedules,
-        load_stamps,
-        load_tasks,
-        predict,
-        predict_all,
-        save_schedules,
-        save_tasks,
-        stage,
-    )
-    from xstage_bench.errors import XStageError
-    from xstage_bench.model.advise.choose import TaskAdvice
-    from xstage_bench.model.advise.job import Job, JobAdvice
-    from xstage_bench.model.document import Model
-    from xstage_bench.model.pacer import Pacer
-    from xstage_bench.model.predict import PredictedSchedule
-    from xstage_bench.model.stage import Stage
-    from xstage_bench.model.tasks.predict import TaskPrediction
+    from xstage_bench.measure.stamps.schedule import load_stamps
+    from xstage_bench.model.api import advise, load_model, predict, stage
     from xstage_bench.schedule.bursts import Burst, Schedule
-    from xstage_bench.schedule.tasks import TaskSchedule, TaskTrace
-    from xstage_bench.schedule.trace import Trace
+    from xstage_bench.schedule.files import load_schedules, save_schedules
+    from xstage_bench.schedule.tasks import TaskSchedule
 
-#: Where each public name lives.
-_HOMES = {
-    "Burst": "schedule",
-    "Job": "model.advise.job",
-    "JobAdvice": "model.advise.job",
-    "Model": "model.document",
-    "Pacer": "model.pacer",
-    "PredictedSchedule": "model.predict",
-    "Schedule": "schedule",
-    "Stage": "model.stage",
-    "TaskAdvice": "model.advise.choose",
-    "TaskPrediction": "model.tasks.predict",
-    "TaskSchedule": "task_schedule",
-    "TaskTrace": "task_schedule",
-    "Trace": "trace",
-    "XStageError": "errors",
-    "advise": "api",
-    "include_dir": "api",
-    "load_model": "api",
-    "load_schedules": "api",
-    "load_stamps": "api",
-    "load_tasks": "api",
-    "predict": "api",
-    "predict_all": "api",
-    "save_schedules": "api",
-    "save_tasks": "api",
-    "stage": "api",
-}
 __all__ = [
-    "Burst",
-    "Job",
-    "JobAdvice",
-    "Model",
-    "Pacer",
-    "PredictedSchedule",
     "Schedule",
-    "Stage",
-    "TaskAdvice",
-    "TaskPrediction",
+    "Burst",
     "TaskSchedule",
-    "TaskTrace",
-    "Trace",
-    "XStageError",
-    "advise",
-    "include_dir",
     "load_model",
     "load_schedules",
-    "load_stamps",
-    "load_tasks",
-    "predict",
-    "predict_all",
     "save_schedules",
-    "save_tasks",
+    "load_stamps",
+    "predict",
+    "advise",
     "stage",
 ]
+#: Where each public name lives.
+_HOMES = {
+    "Schedule": "schedule.bursts",
+    "Burst": "schedule.bursts",
+    "TaskSchedule": "schedule.tasks",
+    "load_model": "model.api",
+    "load_schedules": "schedule.files",
+    "save_schedules": "schedule.files",
+    "load_stamps": "measure.stamps.schedule",
+    "predict": "model.api",
+    "advise": "model.api",
+    "stage": "model.api",
+}
+#: Names of version 0.1: where they live now, and what to write instead. They go with version 0.3.
+_OLDER = {
+    **{name: ("types", name, f"xstage_bench.types.{name}") for name in (
+        "Job", "JobAdvice", "Model", "Pacer", "PredictedSchedule", "Stage", "TaskAdvice", "TaskPrediction", "TaskTrace", "Trace",
+        "XStageError",
+    )},
+    "load_tasks": ("schedule.files", "load_schedules", "load_schedules"),
+    "save_tasks": ("schedule.files", "save_schedules", "save_schedules"),
+    "predict_all": ("model.api", "predict", "predict"),
+    "include_dir": ("io.assets", "include_dir", "the folder that 'xstage export --include-dir' prints"),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'xstage_bench' has no attribute '{name}'")
-    return getattr(import_module(f"xstage_bench.{_HOMES[name]}"), name)
+    if name in _HOMES:
+        return getattr(import_module(f"xstage_bench.{_HOMES[name]}"), name)
+    if name in _OLDER:
+        from warnings import warn
+
+        home, now, words = _OLDER[name]
+        warn(f"xstage_bench.{name} goes with version 0.3; use {words}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(f"xstage_bench.{home}"), now)
+    raise AttributeError(f"module 'xstage_bench' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

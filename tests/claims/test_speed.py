@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from xstage_bench.device.sim import SimDevice
+from xstage_bench.schedule.burst_files import load_bursts
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
-from xstage_bench.schedule.files import load_schedules
 
 
 def mixture(n: int, seed: int) -> list[Schedule]:
@@ -45,7 +45,7 @@ def test_a_million_rows_of_a_schedule_file_take_less_than_half_a_minute(tmp_path
     head = "schedule,producers,warps,start,bytes,gap_cycles\n"
     path.write_text(head + "".join(f"s{i // 20},132,4,free,{2048 * (i % 50)},{i % 977}\n" for i in range(1_000_000)))
     begin = time.process_time()
-    found = load_schedules(path)
+    found = load_bursts(path)
     assert time.process_time() - begin < 30
     assert len(found) == 50_000
     assert found[-1].bursts[-1] == Burst(2048 * 49, 999_999 % 977)

@@ -24,8 +24,8 @@ LIBRARIES = (
 )  # fmt: skip
 #: What reads no environment when it is loaded.
 MODULES = (
-    "cli.output", "device.sim", "judge.check", "judge.compare", "judge.limits", "measure.bursts", "measure.plan", "model.validate", "profile",
-    "schedule.task_files", "show.advice_text", "show.report",
+    "cli.output", "device.sim", "judge.check", "judge.compare", "judge.limits", "measure.bursts", "measure.plan", "model.validate",
+    "profile", "schedule.task_files", "show.advice_text", "show.report",
 )  # fmt: skip
 DEADLINE_S = 300
 

@@ -136,7 +136,7 @@ def test_launches_of_another_kind_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_the_verb_writes_what_predict_and_validate_take(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from xstage_bench.schedule.files import load_schedules
+    from xstage_bench.schedule.burst_files import load_bursts
     from xstage_bench.schedule.task_files import load_tasks
 
     (tmp_path / "a.bin").write_bytes(fake_buffer(sms=4))
@@ -145,7 +145,7 @@ def test_the_verb_writes_what_predict_and_validate_take(tmp_path: Path, capfd: p
     document = json.loads(capfd.readouterr().out)
     assert (document["producers"], document["warps"], document["launches"]) == (4, 2, 1)
     assert [b["bytes"] for b in document["bursts"]] == [4096] * 4
-    (schedule,) = load_schedules(tmp_path / "s.json")
+    (schedule,) = load_bursts(tmp_path / "s.json")
     assert schedule.producers == (0, 1, 2, 3)
     (tasks,) = load_tasks(tmp_path / "t.json")
     assert tasks.task_count == document["task_count"][0] == 16

@@ -14,6 +14,14 @@ FORMATS = ("json", "csv", "cuh", "openmetrics", "toml")
 TABLES = ("samples", "producers", "traces", "model")
 
 
+def _print_include_dir(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        from xstage_bench.io.assets import include_dir
+
+        Output().raw(f"{include_dir()}\n".encode())
+        ctx.exit()
+
+
 @click.command("export", short_help="Write the model or the samples for other programs.")
 @click.argument("where", type=FILE, metavar="WHERE")
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="json", show_default=True)
@@ -21,6 +29,9 @@ TABLES = ("samples", "producers", "traces", "model")
 @click.option("--producers", type=click.IntRange(min=1), metavar="K", help="Model: add the stage of K SMs that store ...")
 @click.option("--warps", type=click.IntRange(1, 16), metavar="W", help="... with W warps each, interpolated where it was not fitted.")
 @click.option("--out", "path", type=FILE, default=STDOUT, metavar="FILE", help="Default: -, stdout.")
+@click.option(
+    "--include-dir", is_flag=True, is_eager=True, expose_value=False, callback=_print_include_dir, help="Print -I for our headers."
+)
 @common
 def command(out: Output, where: Path, fmt: str, table: str | None, producers: int | None, warps: int | None, path: Path) -> int:
     """Write the model of WHERE (a model.json, or a fitted run folder), or a table of the run folder WHERE.
@@ -46,7 +57,7 @@ def command(out: Output, where: Path, fmt: str, table: str | None, producers: in
 
 def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] | None) -> None:
     from xstage_bench.io.atomic import write_bytes
-    from xstage_bench.record.export import refuse_own_files
+    from xstage_bench.record.tables import refuse_own_files
     from xstage_bench.show.export import export_model
     from xstage_bench.show.export.document import exported_model
 
@@ -63,7 +74,7 @@ def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] |
 
 
 def _record(where: Path, fmt: str, table: str, path: Path) -> None:
-    from xstage_bench.record.export import export_run
+    from xstage_bench.record.tables import export_run
     from xstage_bench.record.reader import check_tables, load_run
 
     loaded = load_run(where)

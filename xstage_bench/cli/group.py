@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from xstage_bench import __version__
+from xstage_bench.version import __version__
 
 #: Every verb, in the order of ``--help``, with its one line; ``xstage_bench.cli.VERB`` defines ``command``.
 VERBS: dict[str, str] = {

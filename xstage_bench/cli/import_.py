@@ -39,7 +39,7 @@ def command(
     from xstage_bench.measure.stamps.record import read_traces, record_traces
     from xstage_bench.measure.stamps.summary import summary_of, text_of
     from xstage_bench.measure.stamps.tasks import tasks_of
-    from xstage_bench.schedule.files import save_schedules
+    from xstage_bench.schedule.burst_files import save_bursts
     from xstage_bench.schedule.task_files import save_tasks
 
     if len(pair) != 1:
@@ -56,7 +56,7 @@ def command(
         traces = read_traces(files, source, destination, flavour)
         document |= summary_of(traces)
         if schedule_path is not None:
-            save_schedules(schedule_path, [traces[0].schedule])
+            save_bursts(schedule_path, [traces[0].schedule])
             document["schedule"] = str(schedule_path)
         if folder is not None:
             record_traces(traces, folder, ["xstage", *sys.argv[1:]], [path.name for path in files], gpu)

@@ -111,7 +111,7 @@ def surveying(verb: Verb) -> Verb:
     """Add the options of every ``xstage measure NAME`` that writes one document."""
     for option in reversed(
         [
-            click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh ones, each with its own memory."),
+            click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh ones, each with new memory."),
             click.option("--quick", is_flag=True, help="One process, and less of everything."),
             click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the order."),
             click.option("--out", "path", type=FILE, metavar="FILE", help="Write the document here, as JSON; - is stdout."),
@@ -154,7 +154,7 @@ def run_options(
     """
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.measure.plan import Options, recorded_seed
-    from xstage_bench.schedule.files import load_schedules
+    from xstage_bench.schedule.burst_files import load_bursts
     from xstage_bench.schedule.flavour import load_flavour, register
 
     if schedule and (only or probe_path or pairs):
@@ -162,7 +162,7 @@ def run_options(
     own = tuple(load_flavour(path) for path in flavour_path)
     for flavour in own:
         register(flavour)
-    schedules = tuple(s for path in schedule for s in load_schedules(path))
+    schedules = tuple(s for path in schedule for s in load_bursts(path))
     choice = resolve_backend(spec, peer)
     out.note_backend(choice)
     if quick is None:

@@ -118,9 +118,9 @@ def _predict(
             out.result({**head, "task_schedules": [p.document() for p in tasks]}, "\n\n".join(_task_text(p) for p in tasks))
         return tasks
     from xstage_bench.model.predict import predict_schedules
-    from xstage_bench.schedule.files import load_schedules
+    from xstage_bench.schedule.burst_files import load_bursts
 
-    schedules = load_schedules(file)
+    schedules = load_bursts(file)
     bursts = predict_schedules(model, schedules, pair=pair, sm_clock_mhz=mhz)
     for note in dict.fromkeys(note for p in bursts for note in p.notes):
         out.note(note)

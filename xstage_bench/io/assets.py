@@ -28,3 +28,8 @@ def asset_dir(name: str) -> Path:
         if (root / name).is_dir():
             return root / name
     raise XStageError(f"the asset folder '{name}' is missing beside {package}", "reinstall: pip install --force-reinstall xstage-bench")
+
+
+def include_dir() -> Path:
+    """Return the folder of ``xstage_stage.cuh``, ``xstage_pacer.cuh`` and ``xstage_stamps.cuh``, for a compiler's ``-I``."""
+    return asset_dir("cuda")

@@ -97,7 +97,7 @@ def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             versions[name] = None
     if versions.get("xstage-bench", "") is None:  # a bare checkout is not installed, but knows its version
-        from xstage_bench import __version__
+        from xstage_bench.version import __version__
 
         versions["xstage-bench"] = __version__
     return versions

@@ -15,9 +15,9 @@ from xstage_bench.measure.replay_document import DOCUMENT, Predict, with_predict
 from xstage_bench.measure.rounds import Progress
 from xstage_bench.measure.tasks import measure_tasks
 from xstage_bench.model.document import Model
+from xstage_bench.schedule.burst_files import load_bursts
 from xstage_bench.schedule.burst_tasks import tasks_of_bursts
 from xstage_bench.schedule.device import Compute
-from xstage_bench.schedule.files import load_schedules
 from xstage_bench.schedule.task_files import is_task_file, load_tasks, save_tasks
 from xstage_bench.schedule.tasks import TaskSchedule
 
@@ -31,14 +31,14 @@ def load_any(paths: Sequence[Path]) -> list[TaskSchedule]:
     Raises
     ------
     UsageError, DataError
-        As `load_tasks`, `load_schedules` and `tasks_of_bursts`.
+        As `load_tasks`, `load_bursts` and `tasks_of_bursts`.
     """
     found: list[TaskSchedule] = []
     for path in paths:
         if is_task_file(path):
             found += load_tasks(path)
         else:
-            bursts = load_schedules(path)
+            bursts = load_bursts(path)
             found += [tasks_of_bursts(s, path.stem if len(bursts) == 1 else f"{path.stem}[{i}]") for i, s in enumerate(bursts)]
     return found
 

@@ -1,75 +1,30 @@
-"""Schedule files: what a user hands to `predict` or asks a device to measure, as JSON or CSV (docs/schedules.md)."""
+"""Schedule files: bursts or tasks, JSON or CSV. What they hold is seen from their content."""
 
 from __future__ import annotations
 
-import csv
-import gc
-import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
-from typing import TypeVar
+from typing import cast
 
-import msgspec
-
-from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.io.atomic import write_bytes
-from xstage_bench.io.csv_rows import written_producers
-from xstage_bench.io.json_file import check_version, encode_json, read_bytes
-from xstage_bench.schedule.burst_csv import COLUMNS, schedules_from_csv, truth_text
-from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
-from xstage_bench.schedule.completion import DEFAULT as DEFAULT_COMPLETION
-
-T = TypeVar("T")
-SCHEMA_VERSION = 1
-LARGEST_FILE_BYTES = 512 << 20
-
-_JSON_FORM = '{"producers": 132, "warps": 4, "bursts": [{"bytes": 65536}]}'
-_HINT = f"JSON such as {_JSON_FORM}, or CSV with at least the columns producers,bytes"
+from xstage_bench.errors import UsageError
+from xstage_bench.schedule.burst_files import load_bursts, save_bursts
+from xstage_bench.schedule.bursts import Schedule
+from xstage_bench.schedule.task_files import is_task_file, load_tasks, save_tasks
+from xstage_bench.schedule.tasks import TaskSchedule
 
 
-class BurstEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """One burst in a schedule file; as `Burst`."""
-
-    bytes: int
-    gap_cycles: int = 0
-    start_ns: int = 0
-
-
-class ScheduleEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """One schedule in a schedule file; as `Schedule`. `id` is the user's own name for it."""
-
-    bursts: list[BurstEntry]
-    producers: int | list[int]
-    warps: int = 1
-    source: int = 0
-    destination: int = 1
-    start: StartRule = "isolated"
-    flavour: str = "st.v4"
-    layout: str = "contiguous"
-    completion: str = DEFAULT_COMPLETION
-    warps_meet: bool = True
-    id: str | None = None
-
-
-class ScheduleFile(msgspec.Struct, forbid_unknown_fields=True):
-    """A JSON schedule file with several schedules."""
-
-    schema_version: int
-    schedules: list[ScheduleEntry]
-
-
-def load_schedules(path: Path | str) -> list[Schedule]:
-    """Read a schedule file.
+def load_schedules(path: str | PathLike[str]) -> list[Schedule | TaskSchedule]:
+    """Read the schedules of a JSON or CSV file.
 
     Parameters
     ----------
-    path : Path or str
-        JSON when its content begins with a brace or a bracket, else CSV. A byte-order mark and any line ends are accepted.
+    path : str or path
 
     Returns
     -------
-    list of Schedule, at least one, in the order of the file
+    list of Schedule, or of TaskSchedule
+        At least one, in the order of the file. A file is of tasks when its keys or columns are.
 
     Raises
     ------
@@ -78,154 +33,25 @@ def load_schedules(path: Path | str) -> list[Schedule]:
     DataError
         The content describes no schedules; the message names the file, the line or entry, the column and the value.
     """
-    with _no_collection():
-        return read_either(Path(path), _from_json, schedules_from_csv, "schedule", _HINT)
+    found = load_tasks(Path(path)) if is_task_file(Path(path)) else load_bursts(Path(path))
+    return cast("list[Schedule | TaskSchedule]", found)
 
 
-def read_either(path: Path, from_json: Callable[[Path, str], list[T]], from_csv: Callable[[str], list[T]], what: str, hint: str) -> list[T]:
-    """Return what a file of JSON or CSV holds, at least one of it; errors of either reader name the file."""
-    text = read_text(path)
-    try:
-        found = from_json(path, text) if is_json(text) else from_csv(text)
-    except XStageError as error:
-        raise DataError(error.message if error.message.startswith(str(path)) else f"{path}: {error.message}", error.hint) from error
-    if not found:
-        raise DataError(f"{path} holds no {what}", hint)
-    return found
-
-
-def is_json(text: str) -> bool:
-    """Whether the text of a file, which is not blank, is JSON rather than CSV."""
-    return text.lstrip()[0] in "{["
-
-
-def read_schedule(path: Path | str) -> Schedule:
-    """Read a schedule file that holds exactly one schedule; errors as `load_schedules`, and DataError when it holds more."""
-    found = load_schedules(path)
-    if len(found) != 1:
-        raise DataError(f"{path} holds {len(found)} schedules, one is wanted", "keep one of them in the file")
-    return found[0]
-
-
-def save_schedules(path: Path | str, schedules: Sequence[Schedule]) -> None:
-    """Write a schedule file that `load_schedules` reads back equal: CSV when `path` ends in ``.csv``, else JSON.
+def save_schedules(path: str | PathLike[str], schedules: Sequence[Schedule] | Sequence[TaskSchedule]) -> None:
+    """Write schedules as JSON, or as CSV where the name ends in ``.csv``; `load_schedules` reads the same back.
 
     Raises
     ------
     UsageError
-        No schedule is given, or the folder of `path` does not exist.
+        No schedule is given, bursts and tasks are mixed, or the folder of `path` does not exist.
     XStageError
         The system refuses to write there.
     """
-    path = Path(path)
-    if not schedules:
-        raise UsageError("there is no schedule to write", "give at least one")
-    write_bytes(path, _to_csv(schedules) if path.suffix.lower() == ".csv" else _to_json(schedules))
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a schedule file.
-
-    Raises
-    ------
-    UsageError
-        `path` does not exist or is a folder.
-    DataError
-        Empty, larger than `LARGEST_FILE_BYTES`, or not UTF-8 text.
-    """
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder, not a schedule file", f"name a file in it: ls {path}")
-    if path.is_file() and path.stat().st_size > LARGEST_FILE_BYTES:
-        raise DataError(f"{path} is larger than {LARGEST_FILE_BYTES >> 20} MiB", "split it into several schedule files")
-    data = read_bytes(path)
-    if not data.strip() or data == b"\xef\xbb\xbf":
-        raise DataError(f"{path} is empty", _HINT)
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{path} is UTF-16 text", "save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text (byte {error.start})", _HINT) from error
-    if "\0" in text:
-        raise DataError(f"{path} is a binary file, not a schedule file", _HINT)
-    if not text.strip():
-        raise DataError(f"{path} is empty", _HINT)
-    return text
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    # Millions of small objects are made and none is garbage: the cycle collector would double the time looking for some.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _from_json(path: Path, text: str) -> list[Schedule]:
-    data = text.encode()
-    check_version(path, data, SCHEMA_VERSION)
-    fields = ", ".join(f for f in ScheduleEntry.__struct_fields__)
-    try:
-        head = msgspec.json.decode(data)
-        many = isinstance(head, dict) and "schedules" in head
-        if many:
-            entries = msgspec.convert(head, ScheduleFile).schedules
-        else:
-            if isinstance(head, dict):
-                head.pop("schema_version", None)
-            entries = [msgspec.convert(head, ScheduleEntry)]
-    except msgspec.ValidationError as error:
-        raise DataError(str(error), f"a schedule has the fields {fields}; a burst has bytes, gap_cycles, start_ns") from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        why = "; NaN and Infinity are not JSON" if "NaN" in text or "Infinity" in text else ""
-        raise DataError(f"not JSON ({error}){why}", f"for example {_JSON_FORM}") from error
-    return [_schedule(entry, f"schedules[{i}]" if many else "") for i, entry in enumerate(entries)]
-
-
-def _schedule(entry: ScheduleEntry, where: str) -> Schedule:
-    producers = tuple(entry.producers) if isinstance(entry.producers, list) else entry.producers
-    bursts = tuple(Burst(b.bytes, b.gap_cycles, b.start_ns) for b in entry.bursts)
-    try:
-        where_to = (entry.source, entry.destination)
-        how = (entry.flavour, entry.layout, entry.completion)
-        return Schedule(bursts, producers, entry.warps, *where_to, entry.start, *how, warps_meet=entry.warps_meet)
-    except XStageError as error:
-        name = f" ('{entry.id}')" if entry.id else ""
-        raise DataError(f"{where}{name}: {error.message}".removeprefix(": "), error.hint) from error
-
-
-def _to_json(schedules: Sequence[Schedule]) -> bytes:
-    entries = [
-        ScheduleEntry(
-            bursts=[BurstEntry(b.bytes, b.gap_cycles, b.start_ns) for b in s.bursts],
-            producers=s.producers if isinstance(s.producers, int) else list(s.producers),
-            warps=s.warps,
-            source=s.source,
-            destination=s.destination,
-            start=s.start,
-            flavour=s.flavour,
-            layout=s.layout,
-            completion=s.completion,
-            warps_meet=s.warps_meet,
-            id=s.key(),
-        )
-        for s in schedules
-    ]
-    return encode_json(ScheduleFile(SCHEMA_VERSION, entries))
-
-
-def _to_csv(schedules: Sequence[Schedule]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for number, s in enumerate(schedules):
-        producers = written_producers(s.producers)
-        # The number keeps two schedules apart that do the same and so have one key.
-        how = (s.flavour, s.layout, s.start, s.completion, truth_text(s.warps_meet))
-        head = (f"{number}-{s.key()}", s.source, s.destination, producers, s.warps, *how)
-        writer.writerows((*head, b.bytes, b.gap_cycles, b.start_ns) for b in s.bursts)
-    return text.getvalue().encode()
+    tasks = [s for s in schedules if isinstance(s, TaskSchedule)]
+    bursts = [s for s in schedules if isinstance(s, Schedule)]
+    if tasks and bursts:
+        raise UsageError("schedules of bursts and of tasks do not go into one file", "write two files")
+    if tasks:
+        save_tasks(Path(path), tasks)
+    else:
+        save_bursts(Path(path), bursts)

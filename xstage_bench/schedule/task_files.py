@@ -1,4 +1,4 @@
-"""Task schedule files: TaskSchedules as JSON (one list per column) or CSV (one row per task); docs/schedules.md."""
+"""Task schedule files: TaskSchedules as JSON (one list per column) or CSV (one row per task)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import msgspec
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.json_file import check_version
-from xstage_bench.schedule.files import is_json, read_either, read_text
 from xstage_bench.schedule.task_csv import REQUIRED, tasks_from_csv, tasks_to_csv
 from xstage_bench.schedule.tasks import NONE, Form, Publish, TaskSchedule
+from xstage_bench.schedule.texts import is_json, read_either, read_text
 
 SCHEMA_VERSION = 1
 _EXAMPLE = '{"schema_version": 1, "producers": 1, "tasks": {"producer": [0], "compute_cycles": [9000], "bytes": [32768]}}'

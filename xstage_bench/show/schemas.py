@@ -19,7 +19,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     from xstage_bench.measure.survey import SurveyDocument
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
-    from xstage_bench.schedule.files import ScheduleFile
+    from xstage_bench.schedule.burst_files import ScheduleFile
     from xstage_bench.schedule.task_files import TaskFile
     from xstage_bench.show.export.document import ExportedModel
 

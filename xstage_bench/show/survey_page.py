@@ -38,7 +38,7 @@ def render_survey(document: Mapping[str, Any], name: str) -> str:
     rows = document.get("rows")
     if not isinstance(rows, list):
         raise DataError(f"{name} holds no rows: it is no document of a measurement", "give a run folder, or what 'xstage measure' wrote")
-    kind = str(document.get("kind") or document.get("compute") and "replay" or "survey")
+    kind = str(document.get("kind") or (document.get("compute") and "replay") or "survey")
     failures = {**(document.get("waived") or {}), **(document.get("failed") or {}), **(document.get("failed_pairs") or {})}
     return render(
         "survey.html.j2",
@@ -97,7 +97,7 @@ def _curve(value: Any) -> bool:
 def cell(value: Any) -> str:
     """Return one value as text: an estimate with its interval, a missing one as a dash, a number to four digits."""
     if isinstance(value, dict):
-        if _BOUNDS <= set(value):
+        if set(value) >= _BOUNDS:
             bounds = "" if value["low"] is None else f" [{number(value['low'], 4)}, {number(value['high'], 4)}]"
             return MISSING if value["value"] is None else number(value["value"], 4) + bounds
         return ", ".join(f"{k} {cell(v)}" for k, v in value.items()) or MISSING

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from xstage_bench import __version__
 from xstage_bench.errors import DataError
 from xstage_bench.measure.stamps.layout import read_stamps
 from xstage_bench.measure.stamps.schedule import trace_of
@@ -18,6 +17,7 @@ from xstage_bench.record.reader import Run, load_run
 from xstage_bench.record.writer import RunWriter
 from xstage_bench.schedule.device import Execution, Gpu, Node
 from xstage_bench.schedule.trace import Trace
+from xstage_bench.version import __version__
 
 BACKEND = "cuda"
 

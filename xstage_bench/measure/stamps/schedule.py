@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from os import PathLike
+from pathlib import Path
+
 import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.measure.stamps.bursts import BURST, Parts, parts_of
-from xstage_bench.measure.stamps.layout import Stamps
+from xstage_bench.measure.stamps.layout import Stamps, read_stamps
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.trace import Trace
+
+
+def load_stamps(path: str | PathLike[str], source: int = 0, destination: int = 1, flavour: str = "st.v4") -> Trace:
+    """Read the stamps of one launch of your own kernel (docs/own-kernel.md); the Trace's `schedule` says what it stored.
+
+    Parameters
+    ----------
+    path : str or path
+        The buffer as the kernel left it.
+    source, destination, flavour
+        As `trace_of`.
+
+    Raises
+    ------
+    UsageError, DataError
+        As `read_stamps` and `trace_of`.
+    """
+    return trace_of(read_stamps(Path(path)), source, destination, flavour)
 
 
 def trace_of(stamps: Stamps, source: int = 0, destination: int = 1, flavour: str = "st.v4") -> Trace:

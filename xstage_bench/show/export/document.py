@@ -6,13 +6,13 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from xstage_bench import __version__
 from xstage_bench.errors import DataError
 from xstage_bench.io.json_file import encode_json
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.run_fit import find_model, is_simulated
 from xstage_bench.model.stage import Stage, stage_at, stages
 from xstage_bench.record.manifest import MANIFEST_NAME, load_manifest
+from xstage_bench.version import __version__
 
 SCHEMA_VERSION = 1
 

@@ -1,4 +1,4 @@
-"""The functions of the public API (docs/api.md): what a scheduler, a notebook or a test of a kernel needs, in plain calls."""
+"""What the public API asks of a model, in plain calls: predictions, advice, and the three numbers of a stage."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from os import PathLike
 from pathlib import Path
 from typing import overload
 
-from xstage_bench.io.assets import asset_dir
-from xstage_bench.measure.stamps.layout import read_stamps
-from xstage_bench.measure.stamps.schedule import trace_of
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.advise.job import Job, JobAdvice, advise_job
 from xstage_bench.model.document import Model
 from xstage_bench.model.predict import PredictedSchedule, predict_schedules
 from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.stage import Stage, stage_at
-from xstage_bench.model.tasks.predict import TaskPrediction, predict_tasks
+from xstage_bench.model.tasks.predict import TaskPrediction, predict_tasks, predict_tasks_all
 from xstage_bench.schedule.bursts import Schedule
 from xstage_bench.schedule.tasks import TaskSchedule
-from xstage_bench.schedule.trace import Trace
 
 
 def load_model(path: str | PathLike[str]) -> Model:
@@ -36,42 +32,36 @@ def load_model(path: str | PathLike[str]) -> Model:
     return find_model(Path(path))
 
 
-def load_schedules(path: str | PathLike[str]) -> list[Schedule]:
-    """Read the schedules of a JSON or CSV file (docs/schedules.md); errors name file, line and value."""
-    from xstage_bench.schedule import files as schedule_file
-
-    return schedule_file.load_schedules(Path(path))
-
-
-def load_tasks(path: str | PathLike[str]) -> list[TaskSchedule]:
-    """Read the task schedules of a JSON or CSV file (docs/task-schedules.md); errors name file, line and value."""
-    from xstage_bench.schedule import task_files as task_file
-
-    return task_file.load_tasks(Path(path))
-
-
-def load_stamps(path: str | PathLike[str], source: int = 0, destination: int = 1, flavour: str = "st.v4") -> Trace:
-    """Read the stamps of one launch of your own kernel (docs/own-kernel.md); its `schedule` says what it stored."""
-    return trace_of(read_stamps(Path(path)), source, destination, flavour)
-
-
 @overload
 def predict(model: Model, schedule: Schedule, *, pair: str | None = None, sm_clock_mhz: float | None = None) -> PredictedSchedule: ...
 @overload
 def predict(model: Model, schedule: TaskSchedule, *, pair: str | None = None, sm_clock_mhz: float | None = None) -> TaskPrediction: ...
+@overload
 def predict(
-    model: Model, schedule: Schedule | TaskSchedule, *, pair: str | None = None, sm_clock_mhz: float | None = None
-) -> PredictedSchedule | TaskPrediction:
+    model: Model, schedule: Sequence[Schedule | TaskSchedule], *, pair: str | None = None, sm_clock_mhz: float | None = None
+) -> list[PredictedSchedule | TaskPrediction]: ...
+def predict(
+    model: Model,
+    schedule: Schedule | TaskSchedule | Sequence[Schedule | TaskSchedule],
+    *,
+    pair: str | None = None,
+    sm_clock_mhz: float | None = None,
+) -> PredictedSchedule | TaskPrediction | list[PredictedSchedule | TaskPrediction]:
     """Predict what a schedule costs, burst by burst, or task by task.
 
     Parameters
     ----------
     model : Model
-    schedule : Schedule or TaskSchedule
+    schedule : Schedule or TaskSchedule, or a sequence of these
+        Many at once are predicted much faster than one by one.
     pair : str, optional
         Use the model of this pair, for example ``"0>1"``; default: the schedule's own.
     sm_clock_mhz : float, optional
         SM clock of the prediction; default: the model's.
+
+    Returns
+    -------
+    PredictedSchedule or TaskPrediction, or a list of these in the order given
 
     Raises
     ------
@@ -82,14 +72,11 @@ def predict(
     """
     if isinstance(schedule, TaskSchedule):
         return predict_tasks(model, schedule, pair=pair, sm_clock_mhz=sm_clock_mhz)
-    return predict_schedules(model, [schedule], pair=pair, sm_clock_mhz=sm_clock_mhz)[0]
-
-
-def predict_all(
-    model: Model, schedules: Sequence[Schedule], *, pair: str | None = None, sm_clock_mhz: float | None = None
-) -> list[PredictedSchedule]:
-    """Predict many schedules, much faster than one by one; see `predict`."""
-    return predict_schedules(model, schedules, pair=pair, sm_clock_mhz=sm_clock_mhz)
+    if isinstance(schedule, Schedule):
+        return predict_schedules(model, [schedule], pair=pair, sm_clock_mhz=sm_clock_mhz)[0]
+    bursts = iter(predict_schedules(model, [s for s in schedule if isinstance(s, Schedule)], pair=pair, sm_clock_mhz=sm_clock_mhz))
+    tasks = iter(predict_tasks_all(model, [s for s in schedule if isinstance(s, TaskSchedule)], pair=pair, sm_clock_mhz=sm_clock_mhz))
+    return [next(tasks) if isinstance(s, TaskSchedule) else next(bursts) for s in schedule]
 
 
 @overload
@@ -131,20 +118,6 @@ def advise(
     return advise_job(model, job, sm_clock_mhz=sm_clock_mhz, splitting=splitting)
 
 
-def save_schedules(path: str | PathLike[str], schedules: Sequence[Schedule]) -> None:
-    """Write schedules as JSON, or as CSV where the name ends in ``.csv``; `load_schedules` reads the same back."""
-    from xstage_bench.schedule import files as schedule_file
-
-    schedule_file.save_schedules(Path(path), schedules)
-
-
-def save_tasks(path: str | PathLike[str], schedules: Sequence[TaskSchedule]) -> None:
-    """Write task schedules as JSON, or as CSV where the name ends in ``.csv``; `load_tasks` reads the same back."""
-    from xstage_bench.schedule import task_files as task_file
-
-    task_file.save_tasks(Path(path), schedules)
-
-
 def stage(model: Model, producers: int, warps: int, *, pair: str = "0>1", flavour: str = "st.v4", layout: str = "contiguous") -> Stage:
     """Return T0, R and Q of K producers with W warps each, and the closed forms that follow: what a scheduler asks.
 
@@ -156,8 +129,3 @@ def stage(model: Model, producers: int, warps: int, *, pair: str = "0>1", flavou
         Nothing was identified for the pair.
     """
     return stage_at(model, producers, warps, pair=pair, flavour=flavour, layout=layout)
-
-
-def include_dir() -> Path:
-    """Return the folder of ``xstage_stage.cuh``, ``xstage_pacer.cuh`` and ``xstage_stamps.cuh``, for a compiler's ``-I``."""
-    return asset_dir("cuda")

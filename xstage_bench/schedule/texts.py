@@ -1,0 +1,61 @@
+"""The text of a schedule file, whatever it describes: JSON when it begins with a brace or a bracket, else CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from xstage_bench.errors import DataError, UsageError, XStageError
+from xstage_bench.io.json_file import read_bytes
+
+T = TypeVar("T")
+LARGEST_FILE_BYTES = 512 << 20
+_HINT = 'JSON such as {"producers": 132, "warps": 4, "bursts": [{"bytes": 65536}]}, or CSV with at least the columns producers,bytes'
+
+
+def read_either(path: Path, from_json: Callable[[Path, str], list[T]], from_csv: Callable[[str], list[T]], what: str, hint: str) -> list[T]:
+    """Return what a file of JSON or CSV holds, at least one of it; errors of either reader name the file."""
+    text = read_text(path)
+    try:
+        found = from_json(path, text) if is_json(text) else from_csv(text)
+    except XStageError as error:
+        raise DataError(error.message if error.message.startswith(str(path)) else f"{path}: {error.message}", error.hint) from error
+    if not found:
+        raise DataError(f"{path} holds no {what}", hint)
+    return found
+
+
+def is_json(text: str) -> bool:
+    """Whether the text of a file, which is not blank, is JSON rather than CSV."""
+    return text.lstrip()[0] in "{["
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a schedule file.
+
+    Raises
+    ------
+    UsageError
+        `path` does not exist or is a folder.
+    DataError
+        Empty, larger than `LARGEST_FILE_BYTES`, or not UTF-8 text.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder, not a schedule file", f"name a file in it: ls {path}")
+    if path.is_file() and path.stat().st_size > LARGEST_FILE_BYTES:
+        raise DataError(f"{path} is larger than {LARGEST_FILE_BYTES >> 20} MiB", "split it into several schedule files")
+    data = read_bytes(path)
+    if not data.strip() or data == b"\xef\xbb\xbf":
+        raise DataError(f"{path} is empty", _HINT)
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{path} is UTF-16 text", "save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text (byte {error.start})", _HINT) from error
+    if "\0" in text:
+        raise DataError(f"{path} is a binary file, not a schedule file", _HINT)
+    if not text.strip():
+        raise DataError(f"{path} is empty", _HINT)
+    return text
