@@ -10,7 +10,7 @@ WARPS = (1, 2, 4, 8, 16)
 
 
 def schedules(sweep: Sweep) -> list[Schedule]:
-    """The grid of producer counts, warps and sizes that docs/model.md is judged on."""
+    """The grid of producer counts, warps and sizes that docs/burst-gap.md is judged on."""
     counts, warp_counts = ((1, 8, 32), (1, 4)) if sweep.quick else (PRODUCERS, WARPS)
     return [
         Schedule((Burst(n * warps * 512),), producers, warps, sweep.source, sweep.destination)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device import Execution
 from xstage_bench.device.sim.core import Conditions, course_of_first_burst
 from xstage_bench.device.sim.device import SimDevice
 from xstage_bench.device.sim.port import issue_times
 from xstage_bench.device.sim.presets import PRESETS, Preset
-from xstage_bench.plot_style import COLOURS, FITTED, MEASURED, matplotlib_settings, new_figure, style
-from xstage_bench.schedule import Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Execution
+from xstage_bench.show.style import COLOURS, FITTED, MEASURED, matplotlib_settings, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -87,7 +87,10 @@ def imported(path: Path) -> set[str]:
 
 GRAPH = {module: imported(path) for module, path in MODULES.items()}
 #: A room imports only from rooms before it, and from errors and version; profile comes before the command line.
-RANKS = tuple("io schedule machine record device model workloads measure kernels judge show types profile cli".split())
+RANKS = (
+    *("io", "schedule", "machine", "record", "device", "model", "workloads"),
+    *("measure", "kernels", "judge", "show", "types", "profile", "cli"),
+)
 
 
 def rank(module: str) -> int:

@@ -1,4 +1,4 @@
-"""How much does the same measurement differ: within a process, between processes, between runs, between GPUs? The table of docs/compare.md.
+"""How much does the same measurement differ: within a process, between processes, between runs, between GPUs? The table of docs/method.md.
 
     python tools/variance_table.py
 

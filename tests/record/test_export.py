@@ -16,8 +16,8 @@ import pytest
 from record_fake import make_run
 
 from xstage_bench.errors import UsageError, XStageError
-from xstage_bench.record.tables import export_run
 from xstage_bench.record.reader import load_run
+from xstage_bench.record.tables import export_run
 
 
 @pytest.fixture(scope="module")

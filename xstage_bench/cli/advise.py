@@ -41,7 +41,7 @@ _POSITIVE = click.IntRange(min=1)
 def command(out: Output, model: Path, schedule: Path | None, figure: Path | None, path: Path | None, **given: Any) -> int:
     """Advise with MODEL (a model.json, or a fitted run folder).
 
-    With SCHEDULE, a task schedule file (docs/schedules.md): other orders, sizes and spacings of its tasks, subject to its dependencies.
+    With SCHEDULE, a task schedule file (docs/measure.md): other orders, sizes and spacings of its tasks, subject to its dependencies.
     Without it: for a kernel described by --bytes, --tile-ns, --tiles; and --quiet-tile-ns, --quiet-tiles for work to put between.
     """
     from xstage_bench.model.run_fit import find_model, is_simulated

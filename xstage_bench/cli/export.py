@@ -74,8 +74,8 @@ def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] |
 
 
 def _record(where: Path, fmt: str, table: str, path: Path) -> None:
-    from xstage_bench.record.tables import export_run
     from xstage_bench.record.reader import check_tables, load_run
+    from xstage_bench.record.tables import export_run
 
     loaded = load_run(where)
     check_tables(loaded)

@@ -71,7 +71,7 @@ def command(
     """Predict every burst or task of SCHEDULE with MODEL (a model.json, or a fitted run folder).
 
     SCHEDULE is a file of bursts, {"producers": 132, "warps": 4, "start": "free", "bursts": [{"bytes": 65536, "gap_cycles": 2000}]} or CSV
-    with one row for each burst (docs/schedules.md), or of tasks with compute and dependencies (docs/task-schedules.md). xstage explain says
+    with one row for each burst, or of tasks with compute and dependencies (docs/measure.md). xstage explain says
     what each column means.
 
     Or every phase of a real model under a parallel layout, with its stores as they are and as advised: --workload keye-vl-2 --ep 8 --sp 4.

@@ -1,4 +1,4 @@
-"""Two nodes, or one node twice: which fitted parameters differ, and is that more than chance (docs/compare.md).
+"""Two nodes, or one node twice: which fitted parameters differ, and is that more than chance (docs/method.md).
 
 The change of each parameter of each pair is the logarithm of a ratio of two Estimates whose standard errors already hold the spread
 between processes. A spread between runs, as recorded for identical code on identical hardware, is added, and the intervals of all
@@ -37,11 +37,11 @@ _OF_ERRORS = 0.2
 MARGIN = 0.05
 ACROSS = ("backend", "gpu", "schema")
 #: Relative standard deviations beyond that between the processes of a run: from run to run on the same GPUs (ten runs showed none), and
-#: from one node to another of the same kind (six nodes: 0.46 %). docs/compare.md has the table.
+#: from one node to another of the same kind (six nodes: 0.46 %). docs/method.md has the table.
 BETWEEN_RUNS, BETWEEN_NODES = 0.002, 0.005
 _SPREADS = (
-    Default(name="spread between runs", value=BETWEEN_RUNS, unit="relative", source="ten runs on the same GPUs (docs/compare.md)"),
-    Default(name="spread between nodes", value=BETWEEN_NODES, unit="relative", source="six nodes: 0.46 % (docs/compare.md)"),
+    Default(name="spread between runs", value=BETWEEN_RUNS, unit="relative", source="ten runs on the same GPUs (docs/method.md)"),
+    Default(name="spread between nodes", value=BETWEEN_NODES, unit="relative", source="six nodes: 0.46 % (docs/method.md)"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Does one model predict worse than another? The errors of both on their hold-outs, as rows of a comparison (docs/compare.md).
+"""Does one model predict worse than another? The errors of both on their hold-outs, as rows of a comparison (docs/method.md).
 
 Each score has the standard error that other schedules of the same family would have given it (whole schedules resampled). Where both runs
 have the same schedules they are resampled together, and what these schedules do to both sides cancels. A fit differs from run to run beyond

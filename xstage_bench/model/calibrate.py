@@ -1,6 +1,6 @@
 """Fit T0, R and Q of every (K, W) of a run, with intervals: from sample rows to `model.json`.
 
-The statistics and the reasons for them are in docs/model.md. Nothing here looks at rows of the probe ``holdout``.
+The statistics and the reasons for them are in docs/burst-gap.md. Nothing here looks at rows of the probe ``holdout``.
 """
 
 from __future__ import annotations

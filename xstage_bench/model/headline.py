@@ -17,7 +17,7 @@ def free_entry(pair: PairModel) -> BurstGap | None:
     """Return the entry whose T0 is best determined: the most producers, and of these the fewest warps.
 
     With more warps two or three sizes lie below the knee, and T0 at the reference burst is extrapolated from them: in runs of the same
-    2 x H200 it differed by 1.7 to 3.8 % at W = 4, and by less than 0.01 % at W = 1 (docs/compare.md).
+    2 x H200 it differed by 1.7 to 3.8 % at W = 4, and by less than 0.01 % at W = 1 (docs/method.md).
     """
     return max(pair.burst_gap, key=lambda e: (e.producers, e.t0_cycles.value is not None, -e.warps), default=None)
 
