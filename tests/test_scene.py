@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from xstage_bench.errors import UsageError
-from xstage_bench.measure.scene_summary import Measured, summarise
+from xstage_bench.measure.scene_summary import SceneRepetition, summarise
 from xstage_bench.schedule.bursts import HOST, Burst, Schedule
 from xstage_bench.schedule.device import Gpu, Node
 from xstage_bench.schedule.patterns import PATTERNS, all_to_all, fan_out, incast, pair, ring, usable
@@ -157,8 +157,8 @@ def test_the_summary_has_the_spread_between_processes_in_its_interval() -> None:
     s = Schedule(B, 2, 4, 0, 1)
     scene = Scene((s,), name="x")
 
-    def measured(process: int, end: float) -> Measured:
-        return Measured(process, SceneTrace(scene, (trace(s, 0, end),), np.zeros((0, 64)), 0.0, np.zeros(1), np.zeros(1)))
+    def measured(process: int, end: float) -> SceneRepetition:
+        return SceneRepetition(process, SceneTrace(scene, (trace(s, 0, end),), np.zeros((0, 64)), 0.0, np.zeros(1), np.zeros(1)))
 
     row = summarise([measured(p, 1000 + 10 * p + i) for p in range(3) for i in range(5)])
     issue = row["schedules"][0]["issue_mean_cycles"]

@@ -10,7 +10,7 @@ import pytest
 
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.measure.arrival import cases
-from xstage_bench.measure.copies import Rate, best_stores, load_copies
+from xstage_bench.measure.copies import CopyRate, best_stores, load_copies
 from xstage_bench.model.document import Model, ModelScore, load_model, load_validation
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import calibrate_node, model_of
@@ -103,7 +103,7 @@ def test_the_source_is_free_before_the_bytes_have_arrived(arrived: list[dict[str
 def test_the_best_flavour_beside_whole_copies(run: Run) -> None:
     rows = load_copies(run.folder)
     for pair in PAIRS:
-        rate: dict[str, Rate] = {r.what: r for r in rows if r.pair == pair}
+        rate: dict[str, CopyRate] = {r.what: r for r in rows if r.pair == pair}
         best = best_stores(rows, pair)
         assert best is not None
         engine, kernel = rate["copy_engine"].gb_per_s, rate["copy_kernel"].gb_per_s

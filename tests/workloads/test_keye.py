@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from xstage_bench.errors import UsageError
 from xstage_bench.workloads.keye import keye_phases
 from xstage_bench.workloads.keye_plan import plan_pass
-from xstage_bench.workloads.phases import MODES, Layout, Phase
+from xstage_bench.workloads.phases import MODES, Phase, PhaseLayout
 from xstage_bench.workloads.replay_set import replay_schedules
 
 
 def phases(mode="prefill", layout=None, context=8192, dtype="bf16", feedback="logits") -> dict[str, Phase]:
-    return {p.name: p for p in keye_phases(plan_pass(mode, layout or Layout(8, 4), context, dtype), feedback)}
+    return {p.name: p for p in keye_phases(plan_pass(mode, layout or PhaseLayout(8, 4), context, dtype), feedback)}
 
 
 def test_golden_bytes_of_a_prefill():
@@ -38,20 +38,20 @@ def test_long_contexts_go_in_chunks_and_selections_as_indices():
 
 
 def test_keys_and_values_copied_to_more_ranks_than_heads():
-    plain, copied = phases(layout=Layout(8, 4)), phases(layout=Layout(8, 8, replicate_kv=True))
+    plain, copied = phases(layout=PhaseLayout(8, 4)), phases(layout=PhaseLayout(8, 8, replicate_kv=True))
     per_token = [p["qkv"].tasks.volume_bytes / t for p, t in ((plain, 2048), (copied, 1024))]
     assert per_token[0] == 256 * (32 * 3 / 4 + 8 * 3 / 4) + 128 * 3
     assert per_token[1] == 256 * (32 * 7 / 8 + 8 * 2 - 2) + 128 * 7  # 16 copies, of which this rank has one pair
 
 
 def test_tensor_parallel_sums_go_to_the_owners_of_the_tokens():
-    found = phases(layout=Layout(8, 2, 2))
+    found = phases(layout=PhaseLayout(8, 2, 2))
     assert found["gather"].pull_bytes == 2048 * 2048 * 2
     assert found["output"].tasks.volume_bytes == 2 * 2048 * 2048 * 2 // 2  # of both ranks' tokens, half
 
 
 def test_one_rank_stores_nothing():
-    assert all(p.tasks is None for p in phases(layout=Layout(1, 1)).values())
+    assert all(p.tasks is None for p in phases(layout=PhaseLayout(1, 1)).values())
 
 
 @settings(max_examples=25, deadline=None)
@@ -64,7 +64,7 @@ def test_one_rank_stores_nothing():
     st.sampled_from(["bf16", "fp8"]),
 )
 def test_every_layout_that_is_allowed_can_be_built(mode, ep, sp, tp, context, dtype):
-    found = phases(mode, Layout(ep, sp, tp, replicate_kv=True), context, dtype)
+    found = phases(mode, PhaseLayout(ep, sp, tp, replicate_kv=True), context, dtype)
     for p in found.values():
         assert p.tasks is not None or p.compute_ns > 0 or p.pull_bytes > 0
         if p.tasks is not None:
@@ -73,7 +73,7 @@ def test_every_layout_that_is_allowed_can_be_built(mode, ep, sp, tp, context, dt
 
 
 def test_short_feedback_is_short():
-    logits, short = (phases("distill", Layout(8, 1), 512, feedback=f)["feedback"].tasks for f in ("logits", "top_k"))
+    logits, short = (phases("distill", PhaseLayout(8, 1), 512, feedback=f)["feedback"].tasks for f in ("logits", "top_k"))
     assert logits.volume_bytes == 512 * 151936 * 2
     assert short.volume_bytes < logits.volume_bytes / 40
 
@@ -81,14 +81,14 @@ def test_short_feedback_is_short():
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (Layout(8, 8), "above the 4 key-value heads"),
-        (Layout(8, 4, 2), "above the 4 key-value heads"),
-        (Layout(3, 1), "does not divide the 128 experts"),
-        (Layout(16, 1), "a node has"),
-        (Layout(8, 3), "does not divide the 32 heads"),
-        (Layout(8, 0), "SP 0"),
-        (Layout(8, 1, 0), "TP 0"),
-        (Layout(8, 16, replicate_kv=True), "fit no node"),
+        (PhaseLayout(8, 8), "above the 4 key-value heads"),
+        (PhaseLayout(8, 4, 2), "above the 4 key-value heads"),
+        (PhaseLayout(3, 1), "does not divide the 128 experts"),
+        (PhaseLayout(16, 1), "a node has"),
+        (PhaseLayout(8, 3), "does not divide the 32 heads"),
+        (PhaseLayout(8, 0), "SP 0"),
+        (PhaseLayout(8, 1, 0), "TP 0"),
+        (PhaseLayout(8, 16, replicate_kv=True), "fit no node"),
     ],
 )
 def test_layouts_that_cannot_be(layout, message):
@@ -108,7 +108,7 @@ def test_layouts_that_cannot_be(layout, message):
 )
 def test_passes_that_cannot_be(change, message):
     with pytest.raises(UsageError, match=message):
-        plan_pass(**{"mode": "prefill", "layout": Layout(8, 4), "context": 8192, "dtype": "bf16", **change})
+        plan_pass(**{"mode": "prefill", "layout": PhaseLayout(8, 4), "context": 8192, "dtype": "bf16", **change})
 
 
 def test_the_replay_set_is_large_varied_and_short():

@@ -13,7 +13,7 @@ from xstage_bench.machine.gpus import REFERENCE_GPU, Default, Fact, borrowed, fi
 from xstage_bench.model.document import load_model
 from xstage_bench.model.sms import sms_of
 from xstage_bench.workloads import workload_phases
-from xstage_bench.workloads.phases import Layout
+from xstage_bench.workloads.phases import PhaseLayout
 from xstage_bench.workloads.rates import machine_of, named_machine
 
 MODEL = load_model(RECORDED)
@@ -47,7 +47,7 @@ def test_the_sms_are_those_of_the_model_then_of_the_registry_then_of_the_fit(tmp
 @pytest.mark.parametrize("workload", ["keye-vl-2", "flux.1-1024"])
 def test_tiles_are_spread_over_all_sms(tmp_path, gpu, sms, workload):
     machine = machine_of(load_model(write_model(tmp_path / "m.json", gpu, sms)))
-    phases = workload_phases(workload, Layout(8, 4), context=32768, machine=machine)
+    phases = workload_phases(workload, PhaseLayout(8, 4), context=32768, machine=machine)
     wide = [p.tasks for p in phases if p.tasks is not None and p.tasks.task_count >= sms]
     assert len(wide) >= 1
     for tasks in wide:

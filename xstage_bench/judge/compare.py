@@ -46,7 +46,7 @@ _SPREADS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ComparedNumber:
     """One fitted number to compare.
 
     Parameters
@@ -66,10 +66,10 @@ class Parameter:
     sign: int
 
 
-PARAMETERS: tuple[Parameter, ...] = (
-    Parameter("t0_cycles", lambda e: e.t0_cycles, free_entry, -1),
-    Parameter("drain_gb_per_s", lambda e: e.drain_gb_per_s, headline_entry, +1),
-    Parameter("capacity_bytes", lambda e: e.capacity_bytes, headline_entry, +1),
+PARAMETERS: tuple[ComparedNumber, ...] = (
+    ComparedNumber("t0_cycles", lambda e: e.t0_cycles, free_entry, -1),
+    ComparedNumber("drain_gb_per_s", lambda e: e.drain_gb_per_s, headline_entry, +1),
+    ComparedNumber("capacity_bytes", lambda e: e.capacity_bytes, headline_entry, +1),
 )
 
 
@@ -269,7 +269,7 @@ def _remote(side: Side) -> dict[str, PairModel]:
     return {p.pair: p for p in chosen if (p.flavour, p.layout) == ("st.v4", "contiguous")}
 
 
-def _cells(baseline: Side, side: Side) -> list[tuple[str, str, Parameter, BurstGap | None, BurstGap | None]]:
+def _cells(baseline: Side, side: Side) -> list[tuple[str, str, ComparedNumber, BurstGap | None, BurstGap | None]]:
     """Pairs and parameters to compare, and on each side the entry of the same K and W that the parameter is taken from."""
     old, new = _remote(baseline), _remote(side)
     cells = []
@@ -298,7 +298,7 @@ def _lost(baseline: Side, side: Side) -> list[Difference]:
 
 
 def _difference(
-    pair: str, against: str, a: BurstGap | None, b: BurstGap | None, parameter: Parameter, level: tuple[float, float], margin: float
+    pair: str, against: str, a: BurstGap | None, b: BurstGap | None, parameter: ComparedNumber, level: tuple[float, float], margin: float
 ) -> Difference:
     def found(verdict: Verdict, reason: str | None = None, change: tuple[float, float, float] | None = None) -> Difference:
         values = [None if e is None else parameter.of(e).value for e in (a, b)]
@@ -325,7 +325,7 @@ def _difference(
     return found("undetermined", f"the interval is too wide for a margin of {100 * margin:g} %: measure more", change)
 
 
-def change_of(a: BurstGap, b: BurstGap, parameter: Parameter, count: float, apart: float) -> tuple[float, float, float]:
+def change_of(a: BurstGap, b: BurstGap, parameter: ComparedNumber, count: float, apart: float) -> tuple[float, float, float]:
     """Value over baseline minus one, and its interval among `count` that shall hold together.
 
     Welch's interval on logarithms: each side's variance has (processes - 1) degrees of freedom; `apart`, the relative standard deviation of

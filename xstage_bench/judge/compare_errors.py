@@ -32,7 +32,7 @@ _SHARED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ErrorScore:
     """One score of a hold-out. `of` takes it as an error (less is better), and `key` names its standard error."""
 
     name: str
@@ -40,10 +40,10 @@ class Score:
     of: Callable[[ModelScore], float | None]
 
 
-SCORES: tuple[Score, ...] = (
-    Score("median_error", "median_error", lambda s: s.issue_time.median_error),
-    Score("p95_error", "p95_error", lambda s: s.issue_time.p95_error),
-    Score(
+SCORES: tuple[ErrorScore, ...] = (
+    ErrorScore("median_error", "median_error", lambda s: s.issue_time.median_error),
+    ErrorScore("p95_error", "p95_error", lambda s: s.issue_time.p95_error),
+    ErrorScore(
         "stall_misses",
         "regime_balanced_accuracy",
         lambda s: None if s.regime_balanced_accuracy is None else 1 - s.regime_balanced_accuracy,
@@ -99,7 +99,7 @@ def changes(old: ModelScore, new: ModelScore, together: tuple[Errors, Errors] | 
     return [_change(score, old, new, drawn, quantile) for score in SCORES]
 
 
-def _change(score: Score, old: ModelScore, new: ModelScore, drawn: list[dict[str, FloatArray]] | None, quantile: float) -> Change:
+def _change(score: ErrorScore, old: ModelScore, new: ModelScore, drawn: list[dict[str, FloatArray]] | None, quantile: float) -> Change:
     a, b = score.of(old), score.of(new)
     if a is None or b is None:
         return Change(score.name, a, b, reason="all held-out bursts of one side are of one regime")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.measure.visibility_numbers import Spread, spread
+from xstage_bench.measure.visibility_numbers import RepetitionSpread, spread
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Gpu
 from xstage_bench.schedule.flavour import FLAVOURS
@@ -79,6 +79,6 @@ def arrival_row(sighting: Sighting) -> dict[str, Any]:
     return row | {name: _brief(spread([np.array([v]) for v in each])) for name, each in values.items()}
 
 
-def _brief(values: Spread) -> dict[str, Any] | None:
+def _brief(values: RepetitionSpread) -> dict[str, Any] | None:
     """Median, interval and count; null when the flavour has no such time."""
     return None if not values.n else {"median": values.median, "low": values.low, "high": values.high, "n": values.n}

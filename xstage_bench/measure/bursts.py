@@ -12,7 +12,7 @@ from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.identity import merged
 from xstage_bench.machine.environment import link_error_deltas, snapshot
-from xstage_bench.measure.order import Job, chunks, jobs_of, recorded_chunks
+from xstage_bench.measure.order import OrderedExecution, chunks, jobs_of, recorded_chunks
 from xstage_bench.measure.plan import Options, Plan, plan_for
 from xstage_bench.measure.rounds import Outcome, Progress, Work, run_rounds
 from xstage_bench.record.manifest import Manifest
@@ -139,13 +139,15 @@ def run_plan(
     )
 
 
-def _chunks(device: Device, plan: Plan, options: Options, pair: tuple[int, int], process: int, writer: RunWriter) -> Iterator[list[Job]]:
+def _chunks(
+    device: Device, plan: Plan, options: Options, pair: tuple[int, int], process: int, writer: RunWriter
+) -> Iterator[list[OrderedExecution]]:
     if isinstance(device, ReplayDevice):
         return recorded_chunks(device, plan, pair, options.only)
     return chunks(jobs_of(plan, pair, process, options.seed, writer.done), plan, pair)
 
 
-def _execute(device: Device, chunk: list[Job], process: int, order: int, writer: RunWriter) -> None:
+def _execute(device: Device, chunk: list[OrderedExecution], process: int, order: int, writer: RunWriter) -> None:
     bad = None
     for i, (job, trace) in enumerate(zip(chunk, device.measure([j.execution for j in chunk]), strict=True)):
         writer.write(job.probe, process, order + i, [job.execution], [trace], keep_producers=job.keep_producers)

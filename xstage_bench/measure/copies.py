@@ -35,7 +35,7 @@ WARPS, EXECUTIONS = 4, 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class CopyRate:
     """One row of the document: a method of copying, or a flavour, on one pair.
 
     Parameters
@@ -67,7 +67,7 @@ class CopiesDocument:
     """What a report needs of ``copies.json``."""
 
     schema_version: int
-    rows: list[Rate]
+    rows: list[CopyRate]
 
 
 @runtime_checkable
@@ -153,7 +153,7 @@ def measure_copies(
     return take("copies", open_copier, work, body, processes=processes, **kept)
 
 
-def summarise(pair: str, what: str, each: Sequence[Sequence[float]], line_rate: float | None) -> Rate:
+def summarise(pair: str, what: str, each: Sequence[Sequence[float]], line_rate: float | None) -> CopyRate:
     """Reduce samples: median within a process, mean over processes, with the half width of its 95 % interval.
 
     Parameters
@@ -170,10 +170,10 @@ def summarise(pair: str, what: str, each: Sequence[Sequence[float]], line_rate: 
     medians = np.array([np.median(rates) for rates in each if len(rates)])
     if not medians.size:
         missing = {"gb_per_s": None, "half_width": None, "share_of_line": None}
-        return Rate(pair=pair, what=what, kind=kind, n=0, reason="no valid samples", **missing)
+        return CopyRate(pair=pair, what=what, kind=kind, n=0, reason="no valid samples", **missing)
     mean = float(medians.mean())
     reach = float(student.ppf(0.975, medians.size - 1) * medians.std(ddof=1) / medians.size**0.5) if medians.size > 1 else None
-    return Rate(
+    return CopyRate(
         pair=pair,
         what=what,
         kind=kind,
@@ -185,7 +185,7 @@ def summarise(pair: str, what: str, each: Sequence[Sequence[float]], line_rate: 
     )
 
 
-def load_copies(folder: Path) -> list[Rate]:
+def load_copies(folder: Path) -> list[CopyRate]:
     """Read ``copies.json`` of a run folder; empty when it has none.
 
     Raises
@@ -197,7 +197,7 @@ def load_copies(folder: Path) -> list[Rate]:
     return read_json(path, CopiesDocument, newest=SCHEMA_VERSION).rows if path.exists() else []
 
 
-def best_stores(rows: Sequence[Rate], pair: str) -> Rate | None:
+def best_stores(rows: Sequence[CopyRate], pair: str) -> CopyRate | None:
     """Return the flavour that drains fastest; None when none was measured."""
     mine = [r for r in rows if r.pair == pair and r.kind == "stores" and r.gb_per_s is not None]
     return max(mine, key=lambda r: r.gb_per_s or 0.0, default=None)

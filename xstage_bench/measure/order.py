@@ -19,7 +19,7 @@ WARMUP = 48  # executions of the sentinel at the start of each process and pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class OrderedExecution:
     """One execution, the probe that asked for it, and whether the times of its producers are kept."""
 
     probe: str
@@ -27,7 +27,7 @@ class Job:
     keep_producers: bool = False
 
 
-def jobs_of(plan: Plan, pair: tuple[int, int], process: int, seed: int, done: set[tuple[str, int, int]]) -> list[Job]:
+def jobs_of(plan: Plan, pair: tuple[int, int], process: int, seed: int, done: set[tuple[str, int, int]]) -> list[OrderedExecution]:
     """All executions of one pair in one process, in random order; time lines last, in the first process only.
 
     Parameters
@@ -39,20 +39,20 @@ def jobs_of(plan: Plan, pair: tuple[int, int], process: int, seed: int, done: se
     for item in plan.pairs[pair]:
         if item.timeline:
             if process == 0:
-                lines.append(Job(item.probe.name, Execution(item.schedule, 0, timeline=True)))
+                lines.append(OrderedExecution(item.probe.name, Execution(item.schedule, 0, timeline=True)))
             continue
         jobs += [job for job in _repetitions(item, process) if (item.schedule.key(), process, job.execution.repetition) not in done]
     order = np.random.default_rng([seed, *(i % 65536 for i in pair), process, 1]).permutation(len(jobs))
     return [*(jobs[i] for i in order), *lines]
 
 
-def _repetitions(item: PlannedSchedule, process: int) -> list[Job]:
+def _repetitions(item: PlannedSchedule, process: int) -> list[OrderedExecution]:
     first = item.first_repetition + process * item.repetitions
     keep = item.probe.keep_producers
-    return [Job(item.probe.name, Execution(item.schedule, first + i), keep and i == 0) for i in range(item.repetitions)]
+    return [OrderedExecution(item.probe.name, Execution(item.schedule, first + i), keep and i == 0) for i in range(item.repetitions)]
 
 
-def chunks(jobs: list[Job], plan: Plan, pair: tuple[int, int]) -> Iterator[list[Job]]:
+def chunks(jobs: list[OrderedExecution], plan: Plan, pair: tuple[int, int]) -> Iterator[list[OrderedExecution]]:
     """Warm-up, then chunks of one destination and one variant of the instrument each (a launch has one), with the sentinel among the
     remote ones of plain stores: a sweep of many flavours is random within a chunk's worth of executions, and grouped inside it.
 
@@ -62,10 +62,10 @@ def chunks(jobs: list[Job], plan: Plan, pair: tuple[int, int]) -> Iterator[list[
     sms = plan.node.gpus[pair[0]].sm_count
     count = dict.fromkeys(("warmup", "sentinel"), 0)
 
-    def own(kind: Literal["warmup", "sentinel"], destination: int) -> Job:
+    def own(kind: Literal["warmup", "sentinel"], destination: int) -> OrderedExecution:
         schedule = Schedule((Burst(64 * 4 * 512),), sms, 4, pair[0], destination)
         count[kind] += 1
-        return Job("runner", Execution(schedule, count[kind] - 1, kind=kind))
+        return OrderedExecution("runner", Execution(schedule, count[kind] - 1, kind=kind))
 
     yield [own("warmup", pair[1]) for _ in range(WARMUP)]
     for at in range(0, len(jobs), CHUNK):
@@ -80,18 +80,18 @@ def chunks(jobs: list[Job], plan: Plan, pair: tuple[int, int]) -> Iterator[list[
             yield chunk
 
 
-def _target(job: Job) -> tuple[int, str, str, str]:
+def _target(job: OrderedExecution) -> tuple[int, str, str, str]:
     s = job.execution.schedule
     return s.destination, s.flavour, s.layout, s.completion
 
 
-def recorded_chunks(device: ReplayDevice, plan: Plan, pair: tuple[int, int], only: tuple[str, ...]) -> Iterator[list[Job]]:
+def recorded_chunks(device: ReplayDevice, plan: Plan, pair: tuple[int, int], only: tuple[str, ...]) -> Iterator[list[OrderedExecution]]:
     """What the replayed process executed for this pair, in the recorded order.
 
     The LOCAL control belongs to the first pair of its source, as in a plan.
     """
     first_of_source = next(p for p in plan.pairs if p[0] == pair[0]) == pair
-    chunk: list[Job] = []
+    chunk: list[OrderedExecution] = []
     # Time lines have no position of their own: they come last, as they were recorded.
     for recorded in sorted(device.executions(), key=lambda r: (r.execution.timeline, 0 if r.execution.timeline else r.order)):
         s = recorded.execution.schedule
@@ -101,6 +101,6 @@ def recorded_chunks(device: ReplayDevice, plan: Plan, pair: tuple[int, int], onl
         if chunk and (len(chunk) >= CHUNK or chunk[-1].execution.schedule.destination != s.destination):
             yield chunk
             chunk = []
-        chunk.append(Job(recorded.probe, recorded.execution, device.has_producers(recorded)))
+        chunk.append(OrderedExecution(recorded.probe, recorded.execution, device.has_producers(recorded)))
     if chunk:
         yield chunk

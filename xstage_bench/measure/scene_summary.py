@@ -16,14 +16,14 @@ from xstage_bench.schedule.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class SceneRepetition:
     """One repetition of a scene and the fresh process that it was measured in."""
 
     process: int
     trace: SceneTrace
 
 
-def summarise(found: Sequence[Measured]) -> dict[str, Any]:
+def summarise(found: Sequence[SceneRepetition]) -> dict[str, Any]:
     """Reduce all repetitions of one scene.
 
     Returns

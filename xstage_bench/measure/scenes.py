@@ -11,7 +11,7 @@ import numpy as np
 from xstage_bench.device.backend import BackendChoice, opener
 from xstage_bench.errors import PairError
 from xstage_bench.measure.rounds import Work
-from xstage_bench.measure.scene_summary import Measured, summarise
+from xstage_bench.measure.scene_summary import SceneRepetition, summarise
 from xstage_bench.measure.survey import Described, take
 from xstage_bench.schedule.device import Node
 from xstage_bench.schedule.patterns import usable
@@ -68,7 +68,7 @@ def measure_scenes(
     UsageError
         The backend has no scenes, or none of the pairs can be reached.
     """
-    found: dict[int, list[Measured]] = {}
+    found: dict[int, list[SceneRepetition]] = {}
     scenes: list[Scene] = []
     waived: dict[str, str] = {}
     per_block = max(1, -(-repetitions // (processes * BLOCKS)))
@@ -88,7 +88,7 @@ def measure_scenes(
 
     def execute(device: SceneDevice, process: int, which: int) -> Iterator[int]:
         traces = device.measure_scene(scenes[which], per_block + 1)
-        found.setdefault(which, []).extend(Measured(process, t) for t in traces)
+        found.setdefault(which, []).extend(SceneRepetition(process, t) for t in traces)
         bad = [t for st in traces for t in st.traces if t.status in ("corrupt", "timeout")]
         if bad:
             raise PairError(bad[0].detail, pairs=[(t.schedule.source, t.schedule.destination) for t in bad])

@@ -25,7 +25,7 @@ TUNED: tuple[Default, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class RepetitionSpread:
     """Median over all values, its 95 % interval by resampling whole repetitions, the 10th and 90th percentile, and how many values."""
 
     median: float | None
@@ -40,7 +40,7 @@ class Spread:
         return {k: getattr(self, k) for k in ("median", "low", "high", "p10", "p90", "n")}
 
 
-def spread(groups: Sequence[NDArray[np.float64]], *, seed: int = 0) -> Spread:
+def spread(groups: Sequence[NDArray[np.float64]], *, seed: int = 0) -> RepetitionSpread:
     """Reduce values that belong to repetitions.
 
     Parameters
@@ -51,7 +51,7 @@ def spread(groups: Sequence[NDArray[np.float64]], *, seed: int = 0) -> Spread:
     kept = [g[np.isfinite(g)] for g in groups]
     kept = [g for g in kept if g.size]
     if not kept:
-        return Spread(None, None, None, None, None, 0)
+        return RepetitionSpread(None, None, None, None, None, 0)
     every = np.concatenate(kept)
     rng = np.random.default_rng(seed)
     picks = rng.integers(0, len(kept), (_REPLICAS, len(kept)))
@@ -59,7 +59,7 @@ def spread(groups: Sequence[NDArray[np.float64]], *, seed: int = 0) -> Spread:
     low, high = np.percentile(medians, [2.5, 97.5]) if len(kept) > 1 else (None, None)
     p10, middle, p90 = np.percentile(every, [10, 50, 90])
     numbers = [None if v is None else round(float(v), 1) for v in (middle, low, high, p10, p90)]
-    return Spread(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], every.size)
+    return RepetitionSpread(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], every.size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,15 +74,15 @@ class Curve:
         trip in the same launch, is taken off.
     echo_ns : float
         What was taken off.
-    plateau_bytes, peak_bytes : Spread
+    plateau_bytes, peak_bytes : RepetitionSpread
         Issued minus visible: median while every producer is still issuing (from 30 % of that time on), and the most at any time.
-    end_bytes : Spread
+    end_bytes : RepetitionSpread
         Issued minus visible when the last producer has issued its last store.
-    drain_gb_per_s : Spread
+    drain_gb_per_s : RepetitionSpread
         Slope of the visible bytes from 10 % to 90 % of the volume.
-    first_ns : Spread
+    first_ns : RepetitionSpread
         From the issue of a watched store, with nothing before it, to its visibility: over producers, the earliest.
-    tail_ns : Spread
+    tail_ns : RepetitionSpread
         From the last store's issue to the visibility of the last byte: the drain as the destination sees it.
     """
 
@@ -90,12 +90,12 @@ class Curve:
     issued_bytes: NDArray[np.float64]
     visible_bytes: NDArray[np.float64]
     echo_ns: float
-    plateau_bytes: Spread
-    peak_bytes: Spread
-    end_bytes: Spread
-    drain_gb_per_s: Spread
-    first_ns: Spread
-    tail_ns: Spread
+    plateau_bytes: RepetitionSpread
+    peak_bytes: RepetitionSpread
+    end_bytes: RepetitionSpread
+    drain_gb_per_s: RepetitionSpread
+    first_ns: RepetitionSpread
+    tail_ns: RepetitionSpread
 
 
 def curve_of(sighting: Sighting) -> Curve:

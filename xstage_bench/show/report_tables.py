@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from xstage_bench.machine.finding import Finding
-    from xstage_bench.measure.copies import Rate
+    from xstage_bench.measure.copies import CopyRate
     from xstage_bench.model.document import Model, NoiseFloor, PairModel, Validation
     from xstage_bench.model.estimate import Estimate
     from xstage_bench.record.manifest import Manifest
@@ -22,7 +22,7 @@ MISSING = "–"
 DETAILED_PAIRS = 4
 
 
-def copies_table(rows: Sequence[Rate], manifest: Manifest) -> Table | None:
+def copies_table(rows: Sequence[CopyRate], manifest: Manifest) -> Table | None:
     """Return R of the flavours beside whole copies on the same pair, or None where these were not measured."""
     if not rows:
         return None
@@ -37,7 +37,7 @@ def copies_table(rows: Sequence[Rate], manifest: Manifest) -> Table | None:
         "Beside whole copies of a large buffer",
         ["pair", "what", "GB/s", "of the line rate", "samples"],
         body,
-        note + "Copies as nvbandwidth times them; flavours from the first start to the last system fence. Measured by `xstage copies`.",
+        note + "Copies as nvbandwidth times them; flavours from the first start to the last system fence. Measured by `xstage measure copies`.",
     )
 
 

@@ -9,7 +9,7 @@ from xstage_bench.workloads.attention import attention_tasks
 from xstage_bench.workloads.keye import keye_phases
 from xstage_bench.workloads.keye_plan import plan_pass
 from xstage_bench.workloads.moe import moe_tasks
-from xstage_bench.workloads.phases import Layout, Mode, Phase
+from xstage_bench.workloads.phases import Mode, Phase, PhaseLayout
 from xstage_bench.workloads.rates import ELEMENT_BYTES, Machine
 from xstage_bench.workloads.shapes import attention_shapes, moe_shapes
 
@@ -25,7 +25,7 @@ def workloads() -> list[str]:
 
 def workload_phases(
     workload: str,
-    layout: Layout,
+    layout: PhaseLayout,
     *,
     mode: Mode = "prefill",
     context: int = 131072,
@@ -40,7 +40,7 @@ def workload_phases(
     ----------
     workload : str
         ``keye-vl-2`` is the whole model; other names of moe.toml one layer's dispatch and experts, names of attention.toml one attention.
-    layout : Layout
+    layout : PhaseLayout
     mode : {'prefill', 'decode', 'distill'}
         Of a whole model.
     context : int

@@ -11,7 +11,7 @@ from typing import Any
 
 from xstage_bench.errors import UsageError
 from xstage_bench.workloads.moe import check_expert_parallel
-from xstage_bench.workloads.phases import MODES, Layout, Mode
+from xstage_bench.workloads.phases import MODES, Mode, PhaseLayout
 from xstage_bench.workloads.rates import Machine, named_machine
 from xstage_bench.workloads.shapes import moe_shape
 
@@ -32,7 +32,7 @@ class Pass:
     ----------
     mode : {'prefill', 'decode', 'distill'}
         distill: a prefill of the teacher, which also sends its token-level feedback to the student's rank.
-    layout : Layout
+    layout : PhaseLayout
     context : int
         Tokens of a sequence.
     dtype : {'bf16', 'fp8'}
@@ -46,7 +46,7 @@ class Pass:
     """
 
     mode: Mode
-    layout: Layout
+    layout: PhaseLayout
     context: int
     dtype: str
     tokens: int
@@ -57,7 +57,7 @@ class Pass:
 
 def plan_pass(
     mode: Mode,
-    layout: Layout,
+    layout: PhaseLayout,
     context: int,
     dtype: str,
     tokens_per_rank: int | None = None,
@@ -69,7 +69,7 @@ def plan_pass(
     Parameters
     ----------
     mode : {'prefill', 'decode', 'distill'}
-    layout : Layout
+    layout : PhaseLayout
     context : int
         1 to 262144.
     dtype : {'bf16', 'fp8'}
@@ -103,7 +103,7 @@ def plan_pass(
     return Pass(mode, layout, context, dtype, math.ceil(mine / chunks), chunks, rate, machine)
 
 
-def check_layout(layout: Layout) -> None:
+def check_layout(layout: PhaseLayout) -> None:
     """Refuse what this model or a node cannot be."""
     language = configuration()["language"]
     check_expert_parallel(moe_shape(language["moe"]), layout.ep)

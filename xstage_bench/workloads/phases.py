@@ -12,7 +12,7 @@ MODES: tuple[Mode, ...] = ("prefill", "decode", "distill")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PhaseLayout:
     """How a model is spread over the GPUs of one node.
 
     Parameters

@@ -11,7 +11,7 @@ from xstage_bench.model.document import Model
 from xstage_bench.model.predict import STALLED
 from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.expand import workload_phases
-from xstage_bench.workloads.phases import Layout, Mode, Phase
+from xstage_bench.workloads.phases import Mode, Phase, PhaseLayout
 from xstage_bench.workloads.prediction import PhasePrediction, WorkloadPrediction
 from xstage_bench.workloads.rates import WORKS, Machine, machine_of
 
@@ -64,7 +64,7 @@ def predict_workload(
     UsageError
         No such workload, or a layout that it cannot have.
     """
-    layout = Layout(ep, sp, tp, replicate_kv)
+    layout = PhaseLayout(ep, sp, tp, replicate_kv)
     machine = machine_of(model, pair)
     phases = workload_phases(
         workload, layout, mode=mode, context=context, dtype=dtype, tokens_per_rank=tokens_per_rank, feedback=feedback, machine=machine
@@ -145,7 +145,7 @@ def _phase(phase: Phase, advice: TaskAdvice | None, link: float, slower: float) 
     )
 
 
-def _notes(machine: Machine, dtype: str, layout: Layout, advices: Sequence[TaskAdvice | None]) -> tuple[str, ...]:
+def _notes(machine: Machine, dtype: str, layout: PhaseLayout, advices: Sequence[TaskAdvice | None]) -> tuple[str, ...]:
     used = [machine.rate(f"{work}-{dtype}") for work in WORKS] + [machine.rate("l2"), machine.rate("hbm")]
     notes = [f"laid out for {machine.gpu} with {machine.sms} SMs"]
     elsewhere = [r for r in used if r in machine.elsewhere]

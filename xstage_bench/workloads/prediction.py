@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from xstage_bench.workloads.phases import Layout
+from xstage_bench.workloads.phases import PhaseLayout
 from xstage_bench.workloads.rates import Machine
 
 #: Columns of `WorkloadPrediction.rows`, for a table.
@@ -84,7 +84,7 @@ class WorkloadPrediction:
     Parameters
     ----------
     workload : str
-    layout : Layout
+    layout : PhaseLayout
     mode, dtype : str
     context : int
     tokens_per_rank : int or None
@@ -97,7 +97,7 @@ class WorkloadPrediction:
     """
 
     workload: str
-    layout: Layout
+    layout: PhaseLayout
     mode: str
     dtype: str
     context: int

@@ -18,7 +18,7 @@ from xstage_bench.workloads.attention import attention_tasks
 from xstage_bench.workloads.keye import keye_phases
 from xstage_bench.workloads.keye_plan import plan_pass
 from xstage_bench.workloads.moe import even_blocks, moe_tasks, tasks_of_blocks
-from xstage_bench.workloads.phases import Layout, Mode
+from xstage_bench.workloads.phases import Mode, PhaseLayout
 from xstage_bench.workloads.rates import named_machine
 from xstage_bench.workloads.shapes import moe_shape
 
@@ -100,15 +100,15 @@ def _skeletons() -> Iterator[TaskSchedule]:
 
 def _keye() -> Iterator[TaskSchedule]:
     """Projections, selections, re-sharding and feedback of Keye-VL-2.0 under several layouts."""
-    asked: tuple[tuple[Mode, Layout, int, str], ...] = (
-        ("prefill", Layout(8, 2), 8192, "bf16"),
-        ("prefill", Layout(8, 4), 8192, "fp8"),
-        ("prefill", Layout(8, 4), 32768, "bf16"),
-        ("prefill", Layout(8, 8, replicate_kv=True), 32768, "fp8"),
-        ("prefill", Layout(8, 2, 2), 16384, "fp8"),
-        ("decode", Layout(8, 4), 131072, "bf16"),
-        ("distill", Layout(8, 1), 2048, "bf16"),
-        ("distill", Layout(8, 1), 2048, "fp8"),
+    asked: tuple[tuple[Mode, PhaseLayout, int, str], ...] = (
+        ("prefill", PhaseLayout(8, 2), 8192, "bf16"),
+        ("prefill", PhaseLayout(8, 4), 8192, "fp8"),
+        ("prefill", PhaseLayout(8, 4), 32768, "bf16"),
+        ("prefill", PhaseLayout(8, 8, replicate_kv=True), 32768, "fp8"),
+        ("prefill", PhaseLayout(8, 2, 2), 16384, "fp8"),
+        ("decode", PhaseLayout(8, 4), 131072, "bf16"),
+        ("distill", PhaseLayout(8, 1), 2048, "bf16"),
+        ("distill", PhaseLayout(8, 1), 2048, "fp8"),
     )
     for mode, layout, context, dtype in asked:
         plan = plan_pass(mode, layout, context, dtype, attention_flops_per_sm=named_machine().flops_per_sm("bf16"))

@@ -17,7 +17,7 @@ SIGNS = {"drain_gb_per_s": +1, "capacity_bytes": +1, "issue_ns": -1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class PopulationSpread:
     """One metric over one population: the median of all links, and the robust relative spread of each level."""
 
     metric: str
@@ -80,7 +80,7 @@ class Population:
     simulated: bool
     nodes: int
     links: int
-    spreads: list[Spread]
+    spreads: list[PopulationSpread]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +163,11 @@ def _judge(members: Sequence[NodeLinks], metric: str) -> Judged | None:
     return judge(node, source, destination, values)
 
 
-def _spread(members: Sequence[NodeLinks], metric: str, judged: Judged | None) -> Spread:
+def _spread(members: Sequence[NodeLinks], metric: str, judged: Judged | None) -> PopulationSpread:
     count = int(sum(np.isfinite(m.values[metric]).sum() for m in members))
     if judged is None:
-        return Spread(metric=metric, median=None, links=count, reason=f"{count} links are no population: {FEWEST} are needed")
-    return Spread(metric=metric, median=judged.median, links=count, sigma=judged.sigma)
+        return PopulationSpread(metric=metric, median=None, links=count, reason=f"{count} links are no population: {FEWEST} are needed")
+    return PopulationSpread(metric=metric, median=judged.median, links=count, sigma=judged.sigma)
 
 
 def _named(members: Sequence[NodeLinks], metric: str, judged: Judged) -> list[Deviation]:
