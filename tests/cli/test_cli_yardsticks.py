@@ -1,4 +1,4 @@
-"""``xstage copies`` and ``xstage visibility --only``: what they refuse, on a machine without a GPU."""
+"""``xstage measure copies`` and ``visibility --only``: what they refuse, on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ WAIVED, USAGE = 3, 2
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("copies", "--out", "nowhere/copies.json"), USAGE, "no such folder"),
-        (("copies", "--pairs", "one"), USAGE, "one"),
-        (("visibility", "--only", "glimpse"), USAGE, "unknown part 'glimpse'"),
+        (("measure", "copies", "--out", "nowhere/copies.json"), USAGE, "no such folder"),
+        (("measure", "copies", "--pairs", "one"), USAGE, "one"),
+        (("measure", "visibility", "--only", "glimpse"), USAGE, "unknown part 'glimpse'"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_measured(xstage, words, code, said):
@@ -23,7 +23,7 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(xstage, words, co
 
 def test_no_simulator_answers_for_a_copy_engine(xstage):
     pytest.importorskip("pynvml")
-    done = xstage("copies", "--processes", "1")
+    done = xstage("measure", "copies", "--processes", "1")
     if done.code == 0:
         pytest.skip("this machine has GPUs")
     assert done.code == WAIVED, done.err

@@ -1,4 +1,4 @@
-"""``xstage scene`` and ``--peer host``: the real command line on the simulator."""
+"""``xstage measure`` and ``--peer host``: the real command line on the simulator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FEW = ("--processes", "2", "--repetitions", "4")
 
 def test_an_incast_of_eight_gpus(xstage, tmp_path):
     out = tmp_path / "incast.json"
-    done = xstage("scene", "--backend", "sim:h200-nvswitch-x8", "--pattern", "incast", "--destination", "3", "--out", out, "--json", *FEW)
+    done = xstage("measure", "scenes", "--backend", "sim:h200-nvswitch-x8", "--pattern", "incast", "--destination", "3", "--out", out, "--json", *FEW)
     assert done.code == 0, done.err
     assert "SIMULATED" in done.err
     document = done.document()
@@ -27,7 +27,7 @@ def test_an_incast_of_eight_gpus(xstage, tmp_path):
 
 
 def test_every_pattern_is_the_default_and_the_table_says_simulated(xstage):
-    done = xstage("scene", "--backend", "sim", "--bytes", "65536", *FEW)
+    done = xstage("measure", "scenes", "--backend", "sim", "--bytes", "65536", *FEW)
     assert done.code == 0
     assert done.out.startswith("backend sim:h200-nv18-x2, SIMULATED")
     for name in ("pair 0>1", "both directions", "fan-out", "incast", "all-to-all", "ring"):
@@ -45,7 +45,7 @@ def test_every_pattern_is_the_default_and_the_table_says_simulated(xstage):
     ],
 )
 def test_bad_calls_say_what_and_what_next(xstage, words, said):
-    done = xstage("scene", *(() if "--backend" in words else ("--backend", "sim")), *words)
+    done = xstage("measure", "scenes", *(() if "--backend" in words else ("--backend", "sim")), *words)
     assert done.code in (1, 2)
     assert said in done.err
     assert "try:" in done.err
@@ -72,3 +72,31 @@ def test_pairs_understand_host(xstage):
     assert refused.code == 2
     assert "cannot be measured" in refused.err
     assert xstage("plan", "--backend", "sim", "--pairs", "host:0").code == 2
+
+
+def test_a_spelling_of_before_works_and_says_the_new_one(xstage):
+    done = xstage("scene", "--backend", "sim", "--pattern", "pair", "--bytes", "65536", *FEW)
+    assert done.code == 0
+    assert done.err.startswith("'xstage scene' is now 'xstage measure scenes'")
+    assert "pair 0>1" in done.out
+
+
+def test_a_study_and_a_probe_are_measured_by_their_names(xstage, tmp_path):
+    study = xstage("measure", "directions", "--backend", "sim", "--quick", "--repetitions", "2", "--json")
+    assert study.code == 0, study.err
+    assert len(study.document()["rows"]) > 10
+    probe = xstage("measure", "timer", "--backend", "sim", "--quick", "--out", tmp_path / "run", "--json")
+    assert probe.code == 0, probe.err
+    assert (tmp_path / "run" / "manifest.json").exists()
+    assert "--only" not in xstage("measure", "timer", "--help").out
+    wrong = xstage("measure", "compny")
+    assert wrong.code == 2
+    assert "did you mean 'company'" in wrong.err
+
+
+def test_a_document_becomes_a_page(xstage, tmp_path):
+    out = tmp_path / "pair.json"
+    assert xstage("measure", "scenes", "--backend", "sim", "--pattern", "pair", "--bytes", "65536", "--out", out, *FEW).code == 0
+    done = xstage("report", out, "--json")
+    assert done.document()["files"]["report"] == str(tmp_path / "pair.html")
+    assert "SIMULATED" in (tmp_path / "pair.html").read_text()
