@@ -6,7 +6,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +22,10 @@ pytest.importorskip("cuda.bindings.nvrtc")
 EVERY_BUILD = [build for head_dim in (64, 128) for store in STORES for build in builds_of(head_dim, store)]
 
 
+def cubin(build: Build) -> bytes:
+    return compile_kernel("attention.cu", HOPPER, build.defines())
+
+
 @cache
 def opcodes(build: Build) -> Counter[str]:
     """Count the instructions of a build, with their modifiers."""
@@ -35,7 +39,7 @@ def total(counts: Counter[str], prefix: str) -> int:
 @pytest.fixture(scope="module", autouse=True)
 def machine_code(request: pytest.FixtureRequest) -> None:
     """All builds that the chosen tests of this file ask for, disassembled together."""
-    prepare("attention", [build.cubin for build in dict.fromkeys(p["build"] for p in asked(request) if "build" in p)])
+    prepare("attention", [partial(cubin, build) for build in dict.fromkeys(p["build"] for p in asked(request) if "build" in p)])
 
 
 @pytest.mark.parametrize("build", EVERY_BUILD, ids=str)

@@ -59,19 +59,10 @@ def watchdog(seconds: float | None) -> None:
 
 
 class CudaGpu:
-    """One GPU, its context, and memory by name. Each instrument has one of its own, and so shares neither memory nor streams.
+    """One GPU as an instrument sees it: facts, kernels, and memory by name that it shares with no other instrument.
 
-    Every call makes this GPU the current one of the calling thread.
-
-    Attributes
-    ----------
-    index, name, uuid, pci_address : of this GPU
-    capability, arch : its compute capability, (9, 0), and the same as the compiler's ``sm_90``
-    sms : int
-    sm_clock_mhz : float
-        The highest.
-    lone_bytes : int
-        More than half of an SM's shared memory: a second CTA cannot join one that has as much.
+    Every call makes this GPU the current one of the calling thread. `lone_bytes` is more than half of an SM's shared memory: no second CTA
+    can join one that has as much.
     """
 
     def __init__(self, index: int) -> None:
@@ -102,13 +93,7 @@ class CudaGpu:
         return bool(self._runtime.deviceCanAccessPeer(self.index, peer))
 
     def reach(self, peer: int) -> None:
-        """Make another GPU's memory addressable by this one.
-
-        Raises
-        ------
-        XStageError
-            It cannot be.
-        """
+        """Make another GPU's memory addressable by this one; `XStageError` where it cannot be."""
         if not self.reaches(peer):
             raise XStageError(f"GPU {self.index} cannot address the memory of GPU {peer}", "see 'xstage topo' for the pairs that can")
         self.use()
@@ -128,17 +113,12 @@ class CudaGpu:
         arch: str | None = None,
         cooperative: bool = False,
     ) -> dict[str, LoadedKernel]:
-        """Compile a file of ``cuda/`` and load some of its kernels, at once.
+        """Compile a file of ``cuda/`` as `compile_kernel` does, by default for this GPU's architecture, and load some of its kernels.
 
         Parameters
         ----------
-        source : str
         shared_bytes : mapping of str to int
             Names of kernels, without ``xstage_``, and the dynamic shared memory of a CTA of each.
-        defines, headers
-            As for `compile_kernel`.
-        arch : str, optional
-            To compile for; by default the GPU's own.
         cooperative : bool
             A launch fails unless all CTAs can be resident at once.
         """
@@ -166,23 +146,18 @@ class CudaGpu:
         shared_bytes: int | None = None,
         domain: Domain = "same",
     ) -> None:
-        """Start a kernel and return at once; nothing is allocated on the GPU, compiled or waited for.
+        """Start a kernel and return at once; nothing is allocated, compiled or waited for.
 
         Parameters
         ----------
-        kernel : LoadedKernel
-        grid : tuple of int
-            CTAs in one to three dimensions.
-        threads : int
-            Of a CTA.
         arguments : sequence of numpy scalars and arrays
             One for each parameter of the kernel: a scalar of its very type, or a struct as an array of one element.
         stream : int
             Handle; by default that of copies and fills.
         shared_bytes : int, optional
-            Dynamic shared memory, where it is not that of the kernel.
+            Where it is not that of the kernel.
         domain : {'same', 'remote', 'mapped'}
-            Memory synchronisation domain: the default one, the remote one, or the default one as a number that no other launch has.
+            Of memory synchronisation: the default one, the remote one, or the default one with a number that no other launch has.
         """
         values = [_parameter(a) for a in arguments]
         pointers = np.array([v.ctypes.data for v in values], dtype=np.uint64)
@@ -216,10 +191,7 @@ class CudaGpu:
         return found
 
     def room(self, size: int, name: str = "", fill: int | None = None) -> int:
-        """Address of at least `size` bytes, the same for the same name unless it has to grow; without a name, of new ones (`free`).
-
-        New memory is filled with the byte `fill`, if there is one.
-        """
+        """Address of at least `size` bytes: the same for a name until it has to grow, new ones without; new ones hold the byte `fill`."""
         at, have = self._rooms.get(name, (0, 0))
         if have < size or not at:
             self.use()

@@ -28,6 +28,6 @@ class RankGpu(BurstGpu):
         """Execute a batch into the window at `address`; its stamps and verdicts."""
         arrays = {"items": batch.items, "bursts": batch.bursts, "producer_of": batch.producer_of}
         longest_s = max(layout.duration_s(e.schedule, self.sm_clock_mhz) for e in batch.executions)
-        self.start(0, address, arrays, batch.stamps, longest_s, False)
+        self.start(0, address, arrays, batch.stamps, longest_s)
         stamps, verdicts, _ = self.collect(0, batch.stamps)
         return stamps, verdicts

@@ -37,7 +37,10 @@ _POISON = 0xA5A5A5A5
 _NEVER = 1 << 30  # CTAs counted at the barrier before any came: with the planted faults wait and hang nobody is the last
 _CORRUPT_AT = 4096  # where the planted fault corrupt leaves a wrong word
 WINDOWS_BYTES = layout.MAX_PRODUCERS * layout.WINDOW_BYTES
-_PLAIN = Variant(FLAVOURS["st.v4"])
+_COUNT = np.uint64(WINDOWS_BYTES // 16)  # words of the checks
+Arrays = dict[str, NDArray[Any]]
+BurstKernel = tuple[Variant, bool]  # and whether it stamps every store
+_PLAIN: BurstKernel = (Variant(FLAVOURS["st.v4"]), False)
 
 
 def main(pipe: Connection) -> None:
@@ -91,40 +94,31 @@ class _Node:
     def facts(self) -> dict[str, Any]:
         return {"gpus": [g.facts() for g in self._gpus], "pairs": self._peers, "timer_tick_ns": self._gpus[0].timer_tick_ns()}
 
-    def prepare(self, kernels: list[tuple[Variant, bool]]) -> None:
+    def prepare(self, kernels: list[BurstKernel]) -> None:
         """Compile and load these variants, with stamps for every store or without, on every GPU; nothing runs meanwhile."""
         for gpu in self._gpus:
             for variant, timeline in kernels:
                 gpu.prepare(variant, timeline)
 
-    def verify(
-        self, source: int, destination: int, variant: Variant, arrays: dict[str, NDArray[Any]], burst: dict[str, int]
-    ) -> dict[str, int]:
+    def verify(self, source: int, destination: int, variant: Variant, arrays: Arrays, burst: dict[str, int]) -> dict[str, int]:
         if destination == HOST:
             return self._verify_host(self._gpus[source], arrays, burst)
         return self._gpus[source].verify(self._gpus[destination], variant, arrays, burst)
 
-    def _verify_host(self, gpu: BurstGpu, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
+    def _verify_host(self, gpu: BurstGpu, arrays: Arrays, burst: dict[str, int]) -> dict[str, int]:
         """Poison host memory, store one burst into it, and let the CPU check every byte."""
         self.host().poison(_POISON)
-        gpu.start(0, self.host().address(), arrays, burst["stamps"], 1.0, False)
+        gpu.start(0, self.host().address(), arrays, burst["stamps"], 1.0)
         _, verdicts, _ = gpu.collect(0, burst["stamps"])
         shape = {k: burst[k] for k in ("producers", "warps", "stores", "tag")}
         return {"state": int(verdicts["state"][0]), **self.host().check(window_bytes=layout.WINDOW_BYTES, word=_POISON, **shape)}
 
     def launch(
-        self,
-        source: int,
-        destination: int,
-        variant: Variant,
-        arrays: dict[str, NDArray[Any]],
-        stamps: int,
-        longest_s: float,
-        timeline: bool,
+        self, source: int, destination: int, variant: Variant, arrays: Arrays, stamps: int, longest_s: float, timeline: bool
     ) -> None:
         gpu = self._gpus[source]
         slot, self._next_slot = self._next_slot, self._next_slot ^ 1
-        gpu.start(slot, self._window(destination), arrays, stamps, longest_s, timeline, variant, planted(source, destination))
+        gpu.start(slot, self._window(destination), arrays, stamps, longest_s, (variant, timeline), planted(source, destination))
         self._flights.append((gpu, slot, stamps))
 
     def collect(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint32] | None]:
@@ -140,9 +134,9 @@ class BurstGpu(CudaGpu):
         names = ("poison", "check", "untouched", "timer_tick", "census")
         shared = {name: self.lone_bytes if name == "census" else 0 for name in names}
         self._verify = self.load("verify.cu", shared, cooperative=True)
-        self._kernels: dict[tuple[Variant, bool], dict[str, LoadedKernel]] = {}
+        self._kernels: dict[BurstKernel, dict[str, LoadedKernel]] = {}
         for timeline in (False, True):
-            self.prepare(_PLAIN, timeline)
+            self.prepare(_PLAIN[0], timeline)
         self._stream = self.new_stream()
         self.window = self.room(WINDOWS_BYTES)
         self._slots = [_Slot(self) for _ in range(2)]
@@ -179,32 +173,23 @@ class BurstGpu(CudaGpu):
         return float(gcd(*(int(s) for s in steps))) if steps.any() else 0.0
 
     def start(
-        self,
-        slot: int,
-        destination: int,
-        arrays: dict[str, NDArray[Any]],
-        stamps: int,
-        longest_s: float,
-        timeline: bool,
-        variant: Variant = _PLAIN,
-        fault: str | None = None,
+        self, slot: int, to: int, arrays: Arrays, stamps: int, longest_s: float, kernel: BurstKernel = _PLAIN, fault: str | None = None
     ) -> None:
         """Launch a batch of bursts with the buffers of a slot, and queue the way back of what it writes."""
         b = self._slots[slot]
-        tensor = variant.flavour.kind == "tensor"
-        if tensor:
-            arrays = {**arrays, "tensor_map": encode_tensor_map(destination, WINDOWS_BYTES, variant)}
+        if tensor := kernel[0].flavour.kind == "tensor":
+            arrays = {**arrays, "tensor_map": encode_tensor_map(to, WINDOWS_BYTES, kernel[0])}
         b.fill(self._stream.ptr, arrays, arrived=_NEVER if fault in ("wait", "hang") else 0)
         spin_ns = HANG_NS if fault == "hang" else int(_SPIN_TIMEOUT_NS * timeout_scale()) + int(longest_s * 1e9)
         u32, u64 = np.uint32, np.uint64
         block = {name: u64(b.device + at) for name, at in b.at.items()}
         arguments = (
             block["items"], u32(len(arrays["items"])), block["bursts"], block["producer_of"], u32(arrays["producer_of"].shape[1]),
-            u64(destination), u32(layout.WINDOW_BYTES), u64(b.stamps), block["verdicts"], u64(self._lines), block["control"],
+            u64(to), u32(layout.WINDOW_BYTES), u64(b.stamps), block["verdicts"], u64(self._lines), block["control"],
             u32(_LEAD_NS), u64(spin_ns), *((block["tensor_map"],) if tensor else ()),
         )  # fmt: skip
-        self.launch(self._kernels[variant, timeline]["burst"], (self.sms,), _THREADS, arguments, stream=self._stream.ptr)
-        b.timeline = timeline
+        self.launch(self._kernels[kernel]["burst"], (self.sms,), _THREADS, arguments, stream=self._stream.ptr)
+        b.timeline = kernel[1]
         b.read(self._stream.ptr, stamps)
         b.done.record(self._stream)
 
@@ -217,16 +202,15 @@ class BurstGpu(CudaGpu):
 
     def poison(self, address: int, word: int = _POISON) -> None:
         """Fill windows on this GPU, and wait."""
-        arguments = (np.uint64(address), np.uint64(WINDOWS_BYTES // 16), np.uint32(word))
-        self.launch(self._verify["poison"], (self.sms * 4,), 256, arguments)
+        self._everywhere(self._verify["poison"], address, _COUNT, np.uint32(word))
         self.synchronize()
 
-    def verify(self, destination: BurstGpu, variant: Variant, arrays: dict[str, NDArray[Any]], burst: dict[str, int]) -> dict[str, int]:
+    def verify(self, destination: BurstGpu, variant: Variant, arrays: Arrays, burst: dict[str, int]) -> dict[str, int]:
         """Poison the destination, store one burst, and let the destination GPU check every byte of its own memory."""
         word = 0 if variant.flavour.reduces else _POISON  # a sum starts at zero
         destination.poison(destination.window, word)
         fault = planted(self.index, destination.index)
-        self.start(0, destination.window, arrays, burst["stamps"], 1.0, False, variant, fault)
+        self.start(0, destination.window, arrays, burst["stamps"], 1.0, (variant, False), fault)
         _, verdicts, _ = self.collect(0, burst["stamps"])
         if fault == "corrupt":
             destination.fill(destination.window + _CORRUPT_AT, 0x5A, 4)
@@ -235,23 +219,26 @@ class BurstGpu(CudaGpu):
     def consume(self, variant: Variant, burst: dict[str, int], word: int) -> dict[str, int]:
         """Check what one burst of a variant left in this GPU's window, and that it left everything else as it was."""
         finding = np.uint64(self.zeroed(layout.FINDING.itemsize, "finding"))
-        window, grid = np.uint64(self.window), (self.sms * 4,)
-        shape = [np.uint32(v) for v in (layout.WINDOW_BYTES, *(burst[k] for k in ("producers", "warps", "stores", "tag")), word)]
-        self.launch(self._kernels[variant, False]["consume"], grid, 256, (window, *shape, finding))
-        self.launch(self._verify["untouched"], grid, 256, (window, np.uint64(WINDOWS_BYTES // 16), np.uint32(word), finding))
+        self._everywhere(self._kernels[variant, False]["consume"], self.window, *_shape(burst), np.uint32(word), finding)
+        self._everywhere(self._verify["untouched"], self.window, _COUNT, np.uint32(word), finding)
         return self._found()
 
     def check(self, address: int, burst: dict[str, int]) -> dict[str, int]:
         """Check every byte of windows on this GPU after one burst (``producers``, ``warps``, ``stores``, ``tag``) into poison."""
         finding = np.uint64(self.zeroed(layout.FINDING.itemsize, "finding"))
-        shape = (layout.WINDOW_BYTES, burst["producers"], burst["warps"], burst["stores"], burst["tag"], _POISON)
-        arguments = (np.uint64(address), np.uint64(WINDOWS_BYTES // 16), *(np.uint32(v) for v in shape), finding)
-        self.launch(self._verify["check"], (self.sms * 4,), 256, arguments)
+        self._everywhere(self._verify["check"], address, _COUNT, *_shape(burst), np.uint32(_POISON), finding)
         return self._found()
+
+    def _everywhere(self, kernel: LoadedKernel, address: int, *arguments: np.generic) -> None:
+        self.launch(kernel, (self.sms * 4,), 256, (np.uint64(address), *arguments))
 
     def _found(self) -> dict[str, int]:
         found = self.downloaded("finding", layout.FINDING)[0]
         return {name: int(found[name]) for name in layout.FINDING.names or ()}
+
+
+def _shape(burst: dict[str, int]) -> list[np.uint32]:
+    return [np.uint32(n) for n in (layout.WINDOW_BYTES, *(burst[name] for name in ("producers", "warps", "stores", "tag")))]
 
 
 class _Slot:
@@ -279,7 +266,7 @@ class _Slot:
         self.timeline = False
         self._items = 0
 
-    def fill(self, stream: int, arrays: dict[str, NDArray[Any]], *, arrived: int = 0) -> None:
+    def fill(self, stream: int, arrays: Arrays, *, arrived: int = 0) -> None:
         self._items = len(arrays["items"])
         self._host[: self.at["items"]] = 0  # control and verdicts
         control = self._host[self.at["control"] :][: layout.CONTROL.itemsize].view(layout.CONTROL)
