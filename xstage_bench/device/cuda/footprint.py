@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import compiled
 from xstage_bench.device.cuda.gpu import CudaGpu, watchdog
+from xstage_bench.device.cuda.layout import spread_evenly
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.identity import plain
 
@@ -92,12 +93,7 @@ class _FootprintGpu(CudaGpu):
         self.memory = self.room(largest_bytes)
         for name, size in {"results": self.sms * 16 * RESULT.itemsize, "meeting": MEETING.itemsize, "wrong": WRONG.itemsize}.items():
             self.room(size, name)
-        self._producer_of = {k: np.uint64(self.uploaded(self._table(k))) for k in (self.sms, min(FEW, self.sms))}
-
-    def _table(self, producers: int) -> NDArray[np.int16]:
-        table = np.full(max(256, self.sms), -1, np.int16)
-        table[np.arange(producers) * self.sms // producers] = np.arange(producers)
-        return table
+        self._producer_of = {k: np.uint64(self.uploaded(spread_evenly(k, self.sms))) for k in (self.sms, min(FEW, self.sms))}
 
     def burst(self, memory: int, shape: Shape, tag: int) -> NDArray[Any]:
         """Execute one burst; per producer and warp what the kernel stamped."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.gpu import CudaGpu
 from xstage_bench.device.cuda.host_memory import expected
-from xstage_bench.device.cuda.layout import WINDOW_BYTES
+from xstage_bench.device.cuda.layout import WINDOW_BYTES, spread_evenly
 from xstage_bench.errors import DeviceLostError, PairError, UsageError
 from xstage_bench.model.stage import Stage
 
@@ -123,9 +123,7 @@ class Pacing:
         k, count = stage.producers, len(steps)
         if not 1 <= count <= MAX_STEPS or k > sms:
             raise UsageError(f"{count} steps on {k} SMs: at most {MAX_STEPS} steps and {sms} SMs", "use fewer")
-        chosen = np.full(max(256, sms), -1, dtype=np.int16)
-        chosen[np.arange(k) * sms // k] = np.arange(k)
-        for name, array in {"steps": steps, "chosen": chosen, "stage": packed_stage(stage)}.items():
+        for name, array in {"steps": steps, "chosen": spread_evenly(k, sms), "stage": packed_stage(stage)}.items():
             gpu.uploaded(array, name)
         for name, size in {"reports": k * count * REPORT.itemsize, "control": CONTROL.itemsize}.items():
             gpu.zeroed(size, name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from itertools import accumulate
 from math import gcd
 from multiprocessing.connection import Connection
 from typing import Any
@@ -253,12 +254,8 @@ class _Slot:
             "producer_of": layout.MAX_SETS * layout.MAX_PRODUCERS * 2,
             "tensor_map": TENSOR_MAP_BYTES,
         }
-        self.at: dict[str, int] = {}
-        total = 0
-        for name, size in sizes.items():
-            self.at[name] = total
-            total += -(-size // 256) * 256
-        self._gpu = gpu
+        *starts, total = accumulate((-(-size // 256) * 256 for size in sizes.values()), initial=0)
+        self.at, self._gpu = dict(zip(sizes, starts, strict=True)), gpu
         self.device, self._host = gpu.room(total), pinned(total, np.uint8)
         self.stamps = gpu.room(layout.MAX_STAMPS * layout.STAMP.itemsize)
         self.host_stamps = pinned(layout.MAX_STAMPS, layout.STAMP)
