@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
+import fake_cuda
 import nodes
 import numpy as np
 import pytest
@@ -149,34 +151,23 @@ def test_case_09_gpus_are_joined_by_identity(fake_nvml: Any, shown: str | None, 
 def test_case_10_peer_access_enabled_twice_and_kernels_loaded_before_anything_spins(monkeypatch: pytest.MonkeyPatch) -> None:
     from xstage_bench.device.cuda import worker
 
-    class CUDARuntimeError(Exception):
-        pass
-
-    current: list[int] = []
-
-    def enable(peer: int) -> None:
-        raise CUDARuntimeError("cudaErrorPeerAccessAlreadyEnabled")
-
-    runtime = SimpleNamespace(
-        getDeviceCount=lambda: 2, deviceCanAccessPeer=lambda a, b: True, setDevice=current.append, deviceEnablePeerAccess=enable,
-        CUDARuntimeError=CUDARuntimeError,
-    )  # fmt: skip
-    cuda = ModuleType("cupy.cuda")
-    cuda.runtime = runtime  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
-    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
-    monkeypatch.setattr(worker, "_Source", lambda index: SimpleNamespace(index=index))
-    node = worker._Node()
-    assert node._peers == [(0, 1), (1, 0)]
-    assert current == [0, 1], "each direction is enabled from its own source"
-    text = (ROOT / "xstage_bench" / "device" / "cuda" / "worker.py").read_text()
-    assert 'setdefault("CUDA_MODULE_LOADING", "EAGER")' in text
-    assert "assert function.kernel is not None" in text, "every kernel is loaded when it is looked up, not when it is launched"
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "")
+    monkeypatch.delenv("CUDA_MODULE_LOADING")
+    cuda = fake_cuda.install(monkeypatch)
+    pipe: Any = SimpleNamespace(said=[], send=lambda answer: pipe.said.append(answer), recv=lambda: (_ for _ in ()).throw(EOFError))
+    for _ in range(2):
+        worker.main(pipe)
+    assert [said[0] for said in pipe.said] == ["ok", "ok"], "access that is there already is no error"
+    assert pipe.said[0][1]["pairs"] == [(0, 1), (1, 0)]
+    assert cuda.reached == {(0, 1), (1, 0)}, "each direction is enabled from its own source"
+    assert os.environ["CUDA_MODULE_LOADING"] == "EAGER"
+    done = [(what, where) for what, name, where in cuda.did("launch") if name != "xstage_census"]
+    assert {(what, where) for what, where in done} == {("launch", 0)}, "the timer's tick"
+    loaded = {(gpu, name) for _, gpu, name in cuda.did("function")}
+    assert loaded >= {(gpu, f"xstage_{name}") for gpu in (0, 1) for name in ("burst", "consume", "poison", "untouched")}
 
 
 def test_case_11_another_process_is_busy_and_ours_is_not(fake_nvml: Any) -> None:
-    import os
-
     nvml = fake_nvml()
     nvml.gpus[0]["processes"] = [{"pid": 4194301, "usedGpuMemory": 1}, {"pid": os.getpid(), "usedGpuMemory": 2}]
     facts = snapshot(nvml, {})

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import compile_kernel, compiled
+from xstage_bench.device.cuda.compile import compiled
+from xstage_bench.device.cuda.gpu import CudaGpu
 from xstage_bench.io.identity import plain
 from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.machine.environment import snapshot
@@ -64,43 +64,27 @@ def cycles(rounds: NDArray[Any]) -> dict[str, float]:
 
 def measure(path: str) -> None:
     """Execute everything once on GPU 0, to memory of GPU 1, and write the medians; every byte of the last rounds is read back."""
-    import cupy
-    from cuda.bindings import driver
-    from cupy.cuda import runtime
-
-    cupy.cuda.set_allocator(None)
-    sms = int(runtime.getDeviceProperties(0)["multiProcessorCount"])
-    runtime.setDevice(1)
-    there = cupy.zeros(REGIONS * sms * WARPS * max(STORES) * STORE_BYTES // 4, dtype=cupy.uint32)
-    runtime.deviceSynchronize()
-    runtime.setDevice(0)
-    runtime.deviceEnablePeerAccess(1)
-    here, report = cupy.zeros(64, dtype=cupy.uint32), cupy.zeros(sms * ROUNDS * ROUND.itemsize, dtype=cupy.uint8)
+    here, there = CudaGpu(0), CudaGpu(1)
+    here.reach(1)
+    sms, words = here.sms, REGIONS * here.sms * WARPS * max(STORES) * STORE_BYTES // 4
+    place, report = here.zeroed(256, "here"), here.zeroed(here.sms * ROUNDS * ROUND.itemsize, "report")
     rows: list[dict[str, Any]] = []
     for stores in STORES:
         for after, bulk in VARIANTS:
             name = AFTER[after]
             defines = {"XSTAGE_STORES": str(stores), "XSTAGE_AFTER": str(after), "XSTAGE_BULK": str(bulk)}
-            cubin = compile_kernel("store_queue.cu", "sm_90", defines)
-            module = _done(driver.cuModuleLoadData(cubin))
-            function, clock = (
-                _done(driver.cuModuleGetFunction(module, name)) for name in (b"xstage_store_queue", b"xstage_store_queue_now")
-            )
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _done(driver.cuFuncSetAttribute(function, attribute, SHARED_BYTES))
+            kernels = here.load("store_queue.cu", {"store_queue": SHARED_BYTES, "store_queue_now": 0}, defines)
             for active in (min(a, sms) for a in ACTIVE):
-                runtime.setDevice(1)
-                there.fill(0)
-                runtime.deviceSynchronize()
-                runtime.setDevice(0)
-                salt = 1000 * (len(rows) + 1)
-                where = np.array([report.data.ptr], np.uint64)
-                _launch(driver, clock, 1, 1, 0, where)
-                begin_ns = int(report.get()[:8].view(np.uint64)[0]) + 5_000_000
-                addresses = (there.data.ptr, begin_ns, PERIOD_NS, here.data.ptr, report.data.ptr)
-                plan = np.array([(*addresses, active, REGIONS, salt, BYSTANDER_CYCLES, int(active in WATCHED), 0)], PLAN)
-                _launch(driver, function, sms, 32 * (WARPS + 1), SHARED_BYTES, plan)
-                found = np.frombuffer(report.get().tobytes(), ROUND).reshape(sms, ROUNDS)
+                to, salt = there.zeroed(4 * words, "there"), 1000 * (len(rows) + 1)
+                here.launch(kernels["store_queue_now"], (1,), 1, (np.uint64(report),))
+                here.synchronize()
+                begin_ns = int(here.downloaded("report", np.uint64)[0]) + 5_000_000
+                plan = np.array(
+                    [(to, begin_ns, PERIOD_NS, place, report, active, REGIONS, salt, BYSTANDER_CYCLES, active in WATCHED, 0)], PLAN
+                )
+                here.launch(kernels["store_queue"], (sms,), 32 * (WARPS + 1), (plan,))
+                here.synchronize()
+                found = here.downloaded("report", ROUND, (sms, ROUNDS))
                 used = np.array([s for s in range(sms) if s * active % sms < active])
                 what = {
                     "sms": active,
@@ -109,7 +93,13 @@ def measure(path: str) -> None:
                     "by": "bulk" if bulk else "st.v4",
                     "after_the_stores": name,
                 }
-                rows.append({**what, **cycles(found[used]), "wrong_words": _wrong(there.get(), used, salt, stores, sms)})
+                rows.append(
+                    {
+                        **what,
+                        **cycles(found[used]),
+                        "wrong_words": _wrong(there.downloaded("there", np.uint32, words), used, salt, stores, sms),
+                    }
+                )
                 if active in WATCHED:
                     others = np.setdiff1d(np.arange(sms), used)
                     longest = np.median(found["bystander_longest"][:, 1:], axis=1)
@@ -125,18 +115,6 @@ def measure(path: str) -> None:
         "rows": rows,
     }
     write_json(Path(path), document)
-
-
-def _launch(driver: Any, function: Any, ctas: int, threads: int, shared_bytes: int, plan: NDArray[Any]) -> None:
-    arguments = (ctypes.c_void_p * 1)(plan.ctypes.data)
-    _done(driver.cuLaunchKernel(function, ctas, 1, 1, threads, 1, 1, shared_bytes, 0, ctypes.addressof(arguments), 0))
-    _done(driver.cuCtxSynchronize())
-
-
-def _done(result: tuple[Any, ...]) -> Any:
-    if int(result[0]) != 0:
-        raise RuntimeError(result[0].name)
-    return result[1] if len(result) == 2 else None
 
 
 def _wrong(memory: NDArray[np.uint32], active: NDArray[np.int64], salt: int, stores: int, sms: int) -> int:

@@ -29,7 +29,7 @@ class EmulatedGpu:
         self.name, self.uuid = "emulated", uuid or f"GPU-{rank}"
         self.smids, self.sm_clock_mhz = list(range(SMS)), CLOCK_MHZ
 
-    def launch(self, batch: layout.Batch, address: int) -> tuple[Any, Any]:
+    def execute(self, batch: layout.Batch, address: int) -> tuple[Any, Any]:
         stamps = np.zeros(batch.stamps, layout.STAMP)
         verdicts = np.zeros(len(batch.items) + 1, layout.VERDICT)
         verdicts["state"] = layout.STATE_DONE
@@ -65,7 +65,7 @@ class EmulatedWindows:
 
 @pytest.fixture(autouse=True)
 def _no_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes.faulthandler, "dump_traceback_later", lambda *_, **__: None)
+    monkeypatch.setattr(processes, "watchdog", lambda seconds: None)
 
 
 def ranks(*gpus: EmulatedGpu, memory: tuple[str, ...] = ("ipc", "ipc"), repetitions: int = 2) -> list[Any]:
@@ -137,7 +137,7 @@ def test_ranks_of_different_commands_are_refused() -> None:
 
 def test_a_rank_whose_gpu_fails_takes_the_others_along() -> None:
     class Broken(EmulatedGpu):
-        def launch(self, batch: layout.Batch, address: int) -> tuple[Any, Any]:
+        def execute(self, batch: layout.Batch, address: int) -> tuple[Any, Any]:
             raise RuntimeError("an illegal memory access")
 
     memory: dict[int, Any] = {}

@@ -55,7 +55,7 @@ class FakeGpu:
     """As much of `gpu.Gpu` as a rig and its variants use."""
 
     def __init__(self, machine: Machine, device: int, sms: int) -> None:
-        self.machine, self.device, self.sms = machine, device, sms
+        self.machine, self.index, self.sms = machine, device, sms
         self.memory = np.zeros(MEMORY_BYTES, dtype=np.uint8)
         self.start = self.end = 256
         self.stream, self.side_stream = (SimpleNamespace(ptr=device, wait_event=lambda event: None) for _ in range(2))
@@ -66,19 +66,19 @@ class FakeGpu:
         at = self.end
         self.end += -(-max(size, 16) // 256) * 256
         assert self.end <= MEMORY_BYTES
-        return self.device << SPACE | at
+        return self.index << SPACE | at
 
-    def zeros(self, size: int) -> int:
+    def zeroed(self, size: int) -> int:
         address = self.room(size)
         self.machine.words(address, size, np.uint8)[:] = 0
         return address
 
-    def upload(self, array: np.ndarray) -> int:
+    def uploaded(self, array: np.ndarray) -> int:
         address = self.room(array.nbytes)
         self.machine.words(address, array.nbytes, np.uint8)[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
         return address
 
-    def download(self, address: int, dtype: np.dtype[Any], count: int = 1) -> np.ndarray:
+    def downloaded(self, address: int, dtype: np.dtype[Any], count: int = 1) -> np.ndarray:
         return self.machine.words(address, count, dtype).copy()
 
     def normal(self, elements: int, seed: int) -> int:
@@ -86,9 +86,8 @@ class FakeGpu:
         self.machine.words(address, 1)[:] = seed % 1000
         return address
 
-    def free(self, addresses: list[int]) -> None:
-        for address in addresses:
-            assert address >> SPACE == self.device
+    def free(self, address: int) -> None:
+        assert address >> SPACE == self.index
 
     def poison(self, address: int, size: int) -> None:
         self.machine.words(address, size, np.uint8)[:] = 0xFF
@@ -117,7 +116,7 @@ class FakeGpu:
     def copy_pieces(self, pieces: tuple[int, int], stream: Any, *, blocks: int | None = None, epoch: int = 0) -> None:
         from xstage_bench.kernels.attention.transfer import PIECE
 
-        for piece in self.download(pieces[0], PIECE, pieces[1]) if pieces[1] else ():
+        for piece in self.downloaded(pieces[0], PIECE, pieces[1]) if pieces[1] else ():
             if piece["flag"]:
                 self.waiting.append((piece, epoch))
             else:
@@ -140,7 +139,7 @@ class FakeGpu:
         assert not self.waiting, "a piece whose flag never comes"
         for plan in self.awaited:
             epoch = int(plan["epoch"][0])
-            for wait in self.download(int(plan["waits"][0]), WAIT, int(plan["wait_count"][0])) if plan["wait_count"][0] else ():
+            for wait in self.downloaded(int(plan["waits"][0]), WAIT, int(plan["wait_count"][0])) if plan["wait_count"][0] else ():
                 found = self.machine.words(int(wait["words"]), int(wait["count"]), np.uint32)
                 assert (found == int(wait["per_launch"]) * epoch).all(), "a flag that is awaited and not set, or set too often"
         self.awaited = []
@@ -167,7 +166,7 @@ class FakeKernel:
         assert [int(x) for x in q[1:5]] == [head_dim, seq, int(q[3]), build.tile_rows]
         assert int(p["k"][4]) == int(p["v"][4]) == build.keys
         inputs = self.gpu._identity(int(q[0]))
-        order = self.gpu.download(int(p["order"]), np.dtype("<u4"), int(p["tiles"]))
+        order = self.gpu.downloaded(int(p["order"]), np.dtype("<u4"), int(p["tiles"]))
         per_owner, heads_total, first_head = int(p["rows_per_owner"]), int(p["heads_total"]), int(p["head_first"])
         for i, word in enumerate(order.tolist()):
             head, block = word >> 16, word & 0xFFFF

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,10 +22,14 @@ pytest.importorskip("cuda.bindings.nvrtc")
 EVERY_BUILD = [build for head_dim in (64, 128) for store in STORES for build in builds_of(head_dim, store)]
 
 
+def cubin(build: Build) -> bytes:
+    return compile_kernel("attention.cu", HOPPER, build.defines())
+
+
 @cache
 def opcodes(build: Build) -> Counter[str]:
     """Count the instructions of a build, with their modifiers."""
-    return Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]+)", disassemble(build.cubin()), flags=re.MULTILINE))
+    return Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]+)", disassemble(cubin(build)), flags=re.MULTILINE))
 
 
 def total(counts: Counter[str], prefix: str) -> int:
@@ -35,7 +39,7 @@ def total(counts: Counter[str], prefix: str) -> int:
 @pytest.fixture(scope="module", autouse=True)
 def machine_code(request: pytest.FixtureRequest) -> None:
     """All builds that the chosen tests of this file ask for, disassembled together."""
-    prepare("attention", [build.cubin for build in dict.fromkeys(p["build"] for p in asked(request) if "build" in p)])
+    prepare("attention", [partial(cubin, build) for build in dict.fromkeys(p["build"] for p in asked(request) if "build" in p)])
 
 
 @pytest.mark.parametrize("build", EVERY_BUILD, ids=str)
@@ -69,7 +73,7 @@ FLAGGED = [*(replace(Build(128, 176, 2), flags=flags) for flags in FLAGS[1:]), B
 @pytest.mark.parametrize("build", FLAGGED, ids=str)
 def test_who_stores_a_flag_has_released_itself_what_it_announces(build: Build) -> None:
     """On every path from what the consumers tell the flag warp; bulk stores are waited for as a whole, not for their sources only."""
-    code = kernels(build.cubin())["xstage_attention"]
+    code = kernels(cubin(build))["xstage_attention"]
     stored_at = build.shared_bytes - 4 * 4 * build.consumers
     told = rf"LDS\S* R\d+, \[U?R\d+\+{stored_at:#x}\]"
     flag = rf"{'STG' if build.flags == 'tile' else 'REDG'}\.E\S*\.STRONG\.SYS"

@@ -8,19 +8,19 @@ field for where in memory a burst goes.
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import compile_kernel, compiled
+from xstage_bench.device.cuda.compile import compiled
+from xstage_bench.device.cuda.gpu import CudaGpu, watchdog
+from xstage_bench.device.cuda.layout import spread_evenly
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.identity import plain
 
@@ -83,67 +83,40 @@ def shapes(destinations: Sequence[int], sm_count: int, footprints_mib: Sequence[
     ]
 
 
-class _Gpu:
+class _FootprintGpu(CudaGpu):
     """Kernels of one GPU, and the largest footprint as its own memory. Everything is loaded and allocated before the first launch."""
 
-    def __init__(self, index: int, largest_bytes: int, folder: Path) -> None:
-        import cupy
-        from cupy.cuda import runtime
-
-        self.index, self._cupy, self._runtime = index, cupy, runtime
-        runtime.setDevice(index)
-        p = runtime.getDeviceProperties(index)
-        self.name, self.sm_count = p["name"].decode(), int(p["multiProcessorCount"])
-        raw = bytes(p["uuid"]).hex()
-        self.uuid = f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:32]}"
-        self.sm_clock_mhz = (p.get("clockRate") or runtime.deviceGetAttribute(13, index)) / 1e3
-        cubin = folder / f"footprint{index}.cubin"
-        cubin.write_bytes(compile_kernel("footprint.cu", f"sm_{p['major']}{p['minor']}"))
-        module = cupy.RawModule(path=str(cubin), enable_cooperative_groups=True)
-        self._burst, self._poison, self._check = (module.get_function(f"xstage_footprint{n}") for n in ("", "_poison", "_check"))
-        self._shared = int(p["sharedMemPerMultiprocessor"]) // 2 + 1024  # a second CTA cannot join the SM
-        self._burst.max_dynamic_shared_size_bytes = self._shared
-        for kernel in (self._burst, self._poison, self._check):
-            assert kernel.kernel is not None  # loads it now
-        self.memory = runtime.malloc(largest_bytes)
-        self._results = runtime.malloc(self.sm_count * 16 * RESULT.itemsize)
-        self._meeting = runtime.malloc(MEETING.itemsize)
-        self._wrong = runtime.malloc(WRONG.itemsize)
-        self._producer_of = {k: cupy.asarray(self._table(k)) for k in (self.sm_count, min(FEW, self.sm_count))}
-
-    def _table(self, producers: int) -> NDArray[np.int16]:
-        table = np.full(max(256, self.sm_count), -1, np.int16)
-        table[np.arange(producers) * self.sm_count // producers] = np.arange(producers)
-        return table
+    def __init__(self, index: int, largest_bytes: int) -> None:
+        super().__init__(index)
+        shared = {"footprint": self.lone_bytes, "footprint_poison": 0, "footprint_check": 0}
+        self._kernels = self.load("footprint.cu", shared, cooperative=True)
+        self.memory = self.room(largest_bytes)
+        for name, size in {"results": self.sms * 16 * RESULT.itemsize, "meeting": MEETING.itemsize, "wrong": WRONG.itemsize}.items():
+            self.room(size, name)
+        self._producer_of = {k: np.uint64(self.uploaded(spread_evenly(k, self.sms))) for k in (self.sms, min(FEW, self.sms))}
 
     def burst(self, memory: int, shape: Shape, tag: int) -> NDArray[Any]:
         """Execute one burst; per producer and warp what the kernel stamped."""
-        self._runtime.setDevice(self.index)
-        self._runtime.memset(self._meeting, 0, MEETING.itemsize)
-        out = np.zeros((shape.producers, shape.warps), RESULT)
-        self._runtime.memset(self._results, 0, out.nbytes)
-        deal = shape.deal(tag)
-        u64 = np.uint64
-        arguments = (u64(memory), deal, self._producer_of[shape.producers], u64(self._results), u64(self._meeting))
-        self._burst((self.sm_count,), (_THREADS,), (*arguments, np.uint32(_LEAD_NS), u64(_TIMEOUT_NS)), shared_mem=self._shared)
-        self._runtime.memcpy(out.ctypes.data, self._results, out.nbytes, self._runtime.memcpyDeviceToHost)
-        return out
+        self.zeroed(MEETING.itemsize, "meeting")
+        self.zeroed(shape.producers * shape.warps * RESULT.itemsize, "results")
+        arguments = (
+            np.uint64(memory), shape.deal(tag), self._producer_of[shape.producers], self.at("results"), self.at("meeting"),
+            np.uint32(_LEAD_NS), np.uint64(_TIMEOUT_NS),
+        )  # fmt: skip
+        self.launch(self._kernels["footprint"], (self.sms,), _THREADS, arguments)
+        return self.downloaded("results", RESULT, (shape.producers, shape.warps))
 
     def poison(self, size: int) -> None:
-        self._runtime.setDevice(self.index)
-        self._poison((self.sm_count * 4,), (256,), (np.uint64(self.memory), np.uint64(size // 16), np.uint32(_POISON)))
-        self._runtime.deviceSynchronize()
+        arguments = (np.uint64(self.memory), np.uint64(size // 16), np.uint32(_POISON))
+        self.launch(self._kernels["footprint_poison"], (self.sms * 4,), 256, arguments)
+        self.synchronize()
 
     def check(self, shape: Shape, tag: int) -> NDArray[Any]:
         """Let this GPU check its own memory, every byte of the footprint."""
-        self._runtime.setDevice(self.index)
-        self._runtime.memset(self._wrong, 0, WRONG.itemsize)
-        count = np.uint64(shape.footprint_bytes // 16)
-        arguments = (np.uint64(self.memory), count, shape.deal(tag), np.uint32(_POISON), np.uint64(self._wrong))
-        self._check((self.sm_count * 4,), (256,), arguments)
-        out = np.zeros(1, WRONG)
-        self._runtime.memcpy(out.ctypes.data, self._wrong, out.nbytes, self._runtime.memcpyDeviceToHost)
-        return out
+        wrong, count = np.uint64(self.zeroed(WRONG.itemsize, "wrong")), np.uint64(shape.footprint_bytes // 16)
+        arguments = (np.uint64(self.memory), count, shape.deal(tag), np.uint32(_POISON), wrong)
+        self.launch(self._kernels["footprint_check"], (self.sms * 4,), 256, arguments)
+        return self.downloaded("wrong", WRONG)
 
 
 def measure(source: int, destination: int, footprints_mib: Sequence[int], passes: int = PASSES) -> dict[str, Any]:
@@ -159,33 +132,29 @@ def measure(source: int, destination: int, footprints_mib: Sequence[int], passes
     PairError
         The destination does not hold what was stored, or a wait in the kernel timed out.
     """
-    from cupy.cuda import runtime
-
-    with TemporaryDirectory(prefix="xstage-") as folder:
-        largest = max(footprints_mib) << 20
-        gpus = {i: _Gpu(i, largest, Path(folder)) for i in dict.fromkeys((source, destination))}
-        if source != destination:
-            runtime.setDevice(source)
-            runtime.deviceEnablePeerAccess(destination)
-        gpu, tag = gpus[source], 0
-        todo = shapes(tuple(gpus)[::-1], gpu.sm_count, footprints_mib)
-        longest = {(s.destination, s.footprint_bytes, s.run_slots, s.producers): s for s in todo}  # sizes ascend
-        rows: list[dict[str, Any]] = []
-        order = np.random.default_rng(0)
-        for shape in longest.values():
-            faulthandler.dump_traceback_later(_WATCHDOG_S, exit=True)  # ends this process, even from within a call of CUDA
-            tag += 1
-            _verify(gpu, gpus[shape.destination], shape, tag * _MULTIPLIER)
-        for number in range(passes):
-            for at in order.permutation(len(todo)):
-                shape = todo[at]
-                faulthandler.dump_traceback_later(_WATCHDOG_S, exit=True)
-                for repetition in range(REPETITIONS + 1):
-                    tag += 1
-                    stamps = gpu.burst(gpus[shape.destination].memory, shape, tag * _MULTIPLIER)
-                    rows.append({**asdict(shape), "pass": number, "first": repetition == 0, **reduce(stamps, shape, source)})
-        faulthandler.cancel_dump_traceback_later()
-    facts = {i: {"uuid": g.uuid, "name": g.name, "sm_count": g.sm_count, "sm_clock_mhz": g.sm_clock_mhz} for i, g in gpus.items()}
+    largest = max(footprints_mib) << 20
+    gpus = {i: _FootprintGpu(i, largest) for i in dict.fromkeys((source, destination))}
+    if source != destination:
+        gpus[source].reach(destination)
+    gpu, tag = gpus[source], 0
+    todo = shapes(tuple(gpus)[::-1], gpu.sms, footprints_mib)
+    longest = {(s.destination, s.footprint_bytes, s.run_slots, s.producers): s for s in todo}  # sizes ascend
+    rows: list[dict[str, Any]] = []
+    order = np.random.default_rng(0)
+    for shape in longest.values():
+        watchdog(_WATCHDOG_S)
+        tag += 1
+        _verify(gpu, gpus[shape.destination], shape, tag * _MULTIPLIER)
+    for number in range(passes):
+        for at in order.permutation(len(todo)):
+            shape = todo[at]
+            watchdog(_WATCHDOG_S)
+            for repetition in range(REPETITIONS + 1):
+                tag += 1
+                stamps = gpu.burst(gpus[shape.destination].memory, shape, tag * _MULTIPLIER)
+                rows.append({**asdict(shape), "pass": number, "first": repetition == 0, **reduce(stamps, shape, source)})
+    watchdog(None)
+    facts = {i: {"uuid": g.uuid, "name": g.name, "sm_count": g.sms, "sm_clock_mhz": g.sm_clock_mhz} for i, g in gpus.items()}
     head = {"schema_version": 1, "source": source, "destination": destination, "kernels": plain(compiled())}
     return {**head, "gpus": facts, "rows": rows}
 
@@ -204,7 +173,7 @@ def reduce(stamps: NDArray[Any], shape: Shape, source: int) -> dict[str, float]:
     }
 
 
-def _verify(gpu: _Gpu, destination: _Gpu, shape: Shape, tag: int) -> None:
+def _verify(gpu: _FootprintGpu, destination: _FootprintGpu, shape: Shape, tag: int) -> None:
     destination.poison(shape.footprint_bytes)
     gpu.burst(destination.memory, shape, tag)
     (found,) = destination.check(shape, tag)

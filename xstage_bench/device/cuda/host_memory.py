@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.device.cuda.gpu import pinned
+
 LANES, LANE_WORDS, STORE_WORDS, TURN = 32, 4, 128, 4
 
 
@@ -12,14 +14,11 @@ class HostMemory:
     """`size` bytes of it, from the driver's pinned allocator: one address for CPU and GPUs."""
 
     def __init__(self, size: int) -> None:
-        import cupy
-
-        self._memory = cupy.cuda.alloc_pinned_memory(size)
-        self._words = np.frombuffer(self._memory, dtype=np.uint32, count=size // 4)
+        self._words = pinned(size // 4, np.uint32)
 
     def address(self) -> int:
         """Where the GPUs store to."""
-        return int(self._memory.ptr)
+        return int(self._words.ctypes.data)
 
     def poison(self, word: int) -> None:
         """Fill all of it."""

@@ -63,6 +63,13 @@ class Batch:
     expected_s: float
 
 
+def spread_evenly(producers: int, sms: int) -> NDArray[np.int16]:
+    """Return which producer each SM is, -1 for none: producers spread evenly over the smids of a GPU that has all of them."""
+    table = np.full(max(MAX_PRODUCERS, sms), -1, dtype=np.int16)
+    table[np.arange(producers) * sms // producers] = np.arange(producers)
+    return table
+
+
 def duration_s(schedule: Schedule, sm_clock_mhz: float) -> float:
     """Return an upper estimate of the time one execution takes on the device, read-back included."""
     injected = sum(b.bytes for b in schedule.bursts) * schedule.producer_count

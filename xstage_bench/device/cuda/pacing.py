@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import compile_kernel
+from xstage_bench.device.cuda.gpu import CudaGpu
 from xstage_bench.device.cuda.host_memory import expected
-from xstage_bench.device.cuda.layout import WINDOW_BYTES
+from xstage_bench.device.cuda.layout import WINDOW_BYTES, spread_evenly
 from xstage_bench.errors import DeviceLostError, PairError, UsageError
 from xstage_bench.model.stage import Stage
 
@@ -85,33 +83,22 @@ class Pacing:
     """The kernel, loaded on `source`, and memory on `destination` that it stores to."""
 
     def __init__(self, source: int = 0, destination: int = 1) -> None:
-        import cupy
-        from cupy.cuda import runtime
-
-        self._cupy, self._runtime = cupy, runtime
-        runtime.setDevice(source)
+        self._gpu, self._tag = CudaGpu(source), 1
+        self._destination = self._gpu
         if source != destination:
-            if not runtime.deviceCanAccessPeer(source, destination):
-                raise UsageError(f"GPU {source} cannot store to GPU {destination}", "xstage topo shows the usable pairs")
-            try:
-                runtime.deviceEnablePeerAccess(destination)
-            except runtime.CUDARuntimeError as error:
-                if "AlreadyEnabled" not in str(error):
-                    raise
-        p = runtime.getDeviceProperties(source)
-        self._sms, arch = int(p["multiProcessorCount"]), f"sm_{p['major']}{p['minor']}"
-        self._shared = int(p["sharedMemPerMultiprocessor"]) // 2 + 1024  # a second CTA cannot join an SM
-        self._folder = TemporaryDirectory(prefix="xstage-")
-        self._kernels = {work: self._load(arch, i) for i, work in enumerate(WORKS)}
-        runtime.setDevice(destination)
-        self.window = int(runtime.malloc(self._sms * WINDOW_BYTES))
-        runtime.setDevice(source)
-        self._source, self._destination, self._tag = source, destination, 1
+            self._gpu.reach(destination)
+            self._destination = CudaGpu(destination)
+        shared = {"pacing": self._gpu.lone_bytes}
+        self._kernels = {
+            work: self._gpu.load("pacing.cu", shared, {"XSTAGE_COMPUTE": str(i)}, cooperative=True)["pacing"]
+            for i, work in enumerate(WORKS)
+        }
+        self.window = self._destination.room(self.sm_count * WINDOW_BYTES)
 
     @property
     def sm_count(self) -> int:
         """SMs of the source."""
-        return self._sms
+        return self._gpu.sms
 
     def run(self, stage: Stage, steps: NDArray[Any], rule: Rule, depth: int = 1, work: Work = "spin") -> Paced:
         """Execute one schedule on K evenly spread SMs.
@@ -132,25 +119,26 @@ class Pacing:
         DeviceLostError
             The CTAs did not meet in time.
         """
-        cupy = self._cupy
+        gpu, sms = self._gpu, self.sm_count
         k, count = stage.producers, len(steps)
-        if not 1 <= count <= MAX_STEPS or k > self._sms:
-            raise UsageError(f"{count} steps on {k} SMs: at most {MAX_STEPS} steps and {self._sms} SMs", "use fewer")
-        chosen = np.full(max(256, self._sms), -1, dtype=np.int16)
-        chosen[np.arange(k) * self._sms // k] = np.arange(k)
-        inputs = [cupy.asarray(a.view(np.uint8)) for a in (steps, chosen, packed_stage(stage))]
-        reports, control = cupy.zeros(k * count * REPORT.itemsize, cupy.uint8), cupy.zeros(CONTROL.itemsize, cupy.uint8)
-        self._runtime.deviceSynchronize()
-        u32, u64 = np.uint32, np.uint64
+        if not 1 <= count <= MAX_STEPS or k > sms:
+            raise UsageError(f"{count} steps on {k} SMs: at most {MAX_STEPS} steps and {sms} SMs", "use fewer")
+        for name, array in {"steps": steps, "chosen": spread_evenly(k, sms), "stage": packed_stage(stage)}.items():
+            gpu.uploaded(array, name)
+        for name, size in {"reports": k * count * REPORT.itemsize, "control": CONTROL.itemsize}.items():
+            gpu.zeroed(size, name)
+        u32, u64, at = np.uint32, np.uint64, gpu.at
         self._tag += 1 << 16
-        arguments = (inputs[0], u32(count), u32(RULES.index(rule)), u32(depth), inputs[1], u32(stage.warps), inputs[2], u64(self.window))
-        rest = (u32(WINDOW_BYTES), u32(self._tag & 0xFFFFFFFF), reports, control, u32(_LEAD_NS), u64(_TIMEOUT_NS))
-        self._kernels[work]((self._sms,), (_THREADS,), (*arguments, *rest), shared_mem=self._shared)
-        self._runtime.deviceSynchronize()
-        facts = control.get().view(CONTROL)[0]
+        arguments = (
+            at("steps"), u32(count), u32(RULES.index(rule)), u32(depth), at("chosen"), u32(stage.warps), at("stage"), u64(self.window),
+            u32(WINDOW_BYTES), u32(self._tag & 0xFFFFFFFF), at("reports"), at("control"), u32(_LEAD_NS), u64(_TIMEOUT_NS),
+        )  # fmt: skip
+        gpu.launch(self._kernels[work], (sms,), _THREADS, arguments)
+        gpu.synchronize()
+        facts = gpu.downloaded("control", CONTROL)[0]
         if facts["timed_out"]:
             raise DeviceLostError("the CTAs of the pacing kernel did not meet", "is another program using the GPU? nvidia-smi")
-        found = reports.get().view(REPORT).reshape(k, count)
+        found = gpu.downloaded("reports", REPORT, (k, count))
         elapsed_ns = max(int(facts["last_ns"]) - int(facts["first_ns"]), 1)
         return Paced(
             answer=found["answer"] != 0,
@@ -169,21 +157,12 @@ class Pacing:
         """
         steps = np.zeros(1, dtype=STEP)
         steps["stores"] = stores
-        found = np.empty((self._sms, WINDOW_BYTES // 4), dtype=np.uint32)
-        self._runtime.memset(self.window, _POISON & 0xFF, found.nbytes)
-        self._runtime.deviceSynchronize()
+        self._destination.fill(self.window, _POISON & 0xFF, self.sm_count * WINDOW_BYTES)
         self.run(stage, steps, "fixed")
-        self._runtime.memcpy(found.ctypes.data, self.window, found.nbytes, self._runtime.memcpyDeviceToHost)
+        found = self._destination.downloaded(self.window, np.uint32, (self.sm_count, WINDOW_BYTES // 4))
         for producer, have in enumerate(found):
             mine = stores if producer < stage.producers else 0
             wrong = np.count_nonzero(have != expected(WINDOW_BYTES, producer, stage.warps, mine, self._tag, _POISON))
             if wrong:
-                raise PairError(f"pair {self._source}>{self._destination}: {wrong} words of producer {producer} are wrong", "xstage doctor")
-
-    def _load(self, arch: str, work: int) -> Any:
-        path = Path(self._folder.name) / f"pacing-{work}.cubin"
-        path.write_bytes(compile_kernel("pacing.cu", arch, {"XSTAGE_COMPUTE": str(work)}))
-        function = self._cupy.RawModule(path=str(path), enable_cooperative_groups=True).get_function("xstage_pacing")
-        assert function.kernel is not None  # loads it now
-        function.max_dynamic_shared_size_bytes = self._shared
-        return function
+                pair = f"pair {self._gpu.index}>{self._destination.index}"
+                raise PairError(f"{pair}: {wrong} words of producer {producer} are wrong", "xstage doctor")

@@ -8,14 +8,13 @@
     python -m xstage_bench.device.cuda.processes --compare plain.json ipc.json nvshmem.json
 
 Each rank stores to the next one, one pair at a time. The kernel, its packing and its fit are those of every other run (`layout`,
-`worker.Source`); only the address differs. The owner of the memory checks every byte of it before anything is timed.
+`worker.BurstGpu`); only the address differs. The owner of the memory checks every byte of it before anything is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
 import json
 import os
 import sys
@@ -28,9 +27,11 @@ import numpy as np
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import compiled
 from xstage_bench.device.cuda.device import CudaDevice
+from xstage_bench.device.cuda.gpu import watchdog
 from xstage_bench.device.cuda.peer_memory import IpcWindows, NvshmemWindows, Windows
-from xstage_bench.device.cuda.rank_gpu import WINDOW_BYTES, RankGpu
+from xstage_bench.device.cuda.rank_gpu import RankGpu
 from xstage_bench.device.cuda.rendezvous import Channel, PartnerError, Place, find_place
+from xstage_bench.device.cuda.worker import WINDOWS_BYTES
 from xstage_bench.errors import PairError, UsageError, WaivedError, XStageError
 from xstage_bench.io.identity import Kernel, plain
 from xstage_bench.schedule.bursts import Burst, Schedule
@@ -101,15 +102,15 @@ def measure_rank(place: Place, memory: str, repetitions: int = REPETITIONS) -> d
     """
     if place.size < 2:
         raise UsageError("one process alone has no partner", "mpirun -n 2 ..., or --memory plain")
-    _watch(_START_S)
+    watchdog(_START_S)
     with Channel(place) as channel:
         try:
             gpu = RankGpu(place.local_rank)
 
             def open_windows() -> Windows:
                 if memory == "ipc":
-                    return IpcWindows(gpu.index, gpu.window(), channel)
-                return NvshmemWindows(gpu.index, WINDOW_BYTES, channel)
+                    return IpcWindows(gpu.index, gpu.window, channel)
+                return NvshmemWindows(gpu.index, WINDOWS_BYTES, channel)
 
             return RankRun(channel, gpu, open_windows, memory, repetitions).run()
         except PartnerError:
@@ -118,7 +119,7 @@ def measure_rank(place: Place, memory: str, repetitions: int = REPETITIONS) -> d
             channel.fail(error.message if isinstance(error, XStageError) else f"{type(error).__name__}: {error}")
             raise
         finally:
-            faulthandler.cancel_dump_traceback_later()
+            watchdog(None)
 
 
 class RankRun:
@@ -142,7 +143,7 @@ class RankRun:
     def run(self) -> dict[str, Any] | None:
         """Verify and measure every pair; the rows travel to rank 0."""
         ranks = self._introduce()
-        _watch(_MEASURE_S)
+        watchdog(_MEASURE_S)
         windows = self._open()
         pairs = {}
         for source in range(self._place.size):
@@ -151,7 +152,7 @@ class RankRun:
                 self._verify(windows, source, destination, warps, stores)
             pair = f"{source}>{destination}"
             rows = None
-            _watch(_MEASURE_S)
+            watchdog(_MEASURE_S)
             if self._place.rank == source:
                 jobs = sweep(len(self._gpu.smids), source, destination, self._repetitions)
                 rows = _rows(jobs, self._traces(jobs, windows.peers[destination]))
@@ -172,7 +173,7 @@ class RankRun:
     def _traces(self, jobs: list[Execution], address: int) -> Iterator[Trace]:
         level = 0.0
         for batch in layout.batches(jobs, self._gpu.smids, self._gpu.sm_clock_mhz, self._tag):
-            stamps, verdicts = self._gpu.launch(batch, address)
+            stamps, verdicts = self._gpu.execute(batch, address)
             level = max(level, float(np.median(layout.clocks_mhz(verdicts, len(batch.executions)))))
             yield from layout.unpack(batch, stamps, verdicts, level)
         self._tag += len(jobs)
@@ -180,7 +181,7 @@ class RankRun:
     def _verify(self, windows: Windows, source: int, destination: int, warps: int, stores: int) -> None:
         """Poison, store, and let the owner of the memory check every byte of it."""
         mine, step = self._place.rank, f"{source}>{destination}, {warps} warps"
-        _watch(_MEASURE_S)
+        watchdog(_MEASURE_S)
         if mine == destination:
             self._gpu.poison(windows.own)
         self._channel.exchange(f"poisoned {step}", timeout_s=_STEP_S)
@@ -189,7 +190,7 @@ class RankRun:
             schedule = Schedule((Burst(stores * warps * 512),), len(self._gpu.smids), warps, source, destination)
             (batch,) = layout.batches([Execution(schedule)], self._gpu.smids, self._gpu.sm_clock_mhz, self._tag)
             self._tag += 1
-            _, verdicts = self._gpu.launch(batch, windows.peers[destination])
+            _, verdicts = self._gpu.execute(batch, windows.peers[destination])
             burst = {"producers": len(self._gpu.smids), "warps": warps, "stores": stores, "tag": int(batch.items["tag"][0])}
             said = {"state": int(verdicts["state"][0]), "burst": burst}
         stored = self._channel.exchange(f"stored {step}", said, _STEP_S)[source]
@@ -217,11 +218,6 @@ def _rows(jobs: Sequence[Execution], traces: Iterator[Trace]) -> list[dict[str, 
 def _document(memory: str, launcher: str, ranks: list[dict[str, Any]], pairs: dict[str, Any], kernels: Sequence[Kernel]) -> dict[str, Any]:
     head = {"schema_version": 1, "memory": memory, "launcher": launcher, "kernels": plain(kernels)}
     return {**head, "ranks": ranks, "pairs": pairs}
-
-
-def _watch(seconds: float) -> None:
-    """End this process, with a traceback, when it has not come further in time: even from inside a call that never returns."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any] | None:

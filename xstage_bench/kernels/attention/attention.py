@@ -1,18 +1,16 @@
-"""What ``cuda/attention.cu`` is compiled for, the plan that one launch reads, and the launch itself.
+"""What ``cuda/attention.cu`` is compiled for, the plan that one launch reads, and what it writes.
 
-Pure numpy but for `Attention`, which needs a GPU. The dtypes mirror the structs of ``cuda/attention_plan.cuh``; a test compares the sizes.
+Pure numpy. The dtypes mirror the structs of ``cuda/attention_plan.cuh``; a test compares the sizes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import HOPPER, compile_kernel
-from xstage_bench.errors import UsageError, WaivedError
+from xstage_bench.errors import UsageError
 from xstage_bench.machine.gpus import Default
 
 MAX_OWNERS = 16
@@ -117,10 +115,6 @@ class Build:
             "XSTAGE_STAMPS": str(int(self.stamps)),
         }
 
-    def cubin(self) -> bytes:
-        """Compile; needs no GPU."""
-        return compile_kernel("attention.cu", HOPPER, self.defines())
-
 
 #: Builds to choose from, by head dimension: keys at a time, consumers, and TFLOP/s of one H200 on 16 to 33 thousand rows, 2026-11-29.
 _RATES: dict[int, tuple[tuple[int, int, float], ...]] = {
@@ -164,54 +158,3 @@ def best_build(head_dim: int, store: Store, seq: int, heads: int, sms: int) -> B
         return waves * build.tile_rows * -(-seq // build.keys) * build.keys / rates[build]
 
     return min(rates, key=cost)
-
-
-class Attention:
-    """The kernel of one build, loaded on one GPU."""
-
-    def __init__(self, device: int, build: Build) -> None:
-        from cuda.bindings import driver
-        from cupy.cuda import runtime
-
-        self.device, self.build, self._runtime, self._driver = device, build, runtime, driver
-        runtime.setDevice(device)
-        properties = runtime.getDeviceProperties(device)
-        if (int(properties["major"]), int(properties["minor"])) != (9, 0):
-            raise WaivedError(
-                f"GPU {device} has compute capability {properties['major']}.{properties['minor']}: the attention kernel needs 9.0",
-                "run on an H100, H200 or GH200",
-            )
-        runtime.free(0)  # a context for the driver calls below
-        self.sms = int(properties["multiProcessorCount"])
-        module = self._call(driver.cuModuleLoadData(build.cubin()))
-        self._function = self._call(driver.cuModuleGetFunction(module, b"xstage_attention"))
-        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self._call(driver.cuFuncSetAttribute(self._function, limit, build.shared_bytes))
-
-    def launch(self, plan: NDArray[Any], stream: int, blocks: int | None = None) -> None:
-        """Start the kernel with a `PLAN` of one element on a CUDA stream and return at once.
-
-        Parameters
-        ----------
-        plan : ndarray
-            Its bytes are copied into the launch.
-        stream : int
-            Handle of a stream of this GPU.
-        blocks : int, optional
-            CTAs; by default one for each SM, never more than there are tiles.
-        """
-        self._runtime.setDevice(self.device)
-        blocks = min(self.sms if blocks is None else blocks, int(plan["tiles"][0]))
-        arguments = np.array([plan.ctypes.data], dtype=np.uint64)  # void **: one parameter, the whole struct
-        driver = self._driver
-        self._call(
-            driver.cuLaunchKernel(
-                self._function, blocks, 1, 1, self.build.threads, 1, 1, self.build.shared_bytes, driver.CUstream(stream),
-                int(arguments.ctypes.data), 0,
-            )
-        )  # fmt: skip
-
-    def _call(self, result: tuple[Any, ...]) -> Any:
-        if result[0] != self._driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"GPU {self.device}: {result[0].name}")
-        return result[1] if len(result) == 2 else None

@@ -25,14 +25,14 @@ def cudnn(rig: Rig) -> Variant:
     p = rig.problem
     work: list[tuple[Any, ...]] = []
     for rank, gpu in enumerate(rig.gpus):
-        generator = torch.Generator(device=f"cuda:{gpu.device}").manual_seed(rank)
+        generator = torch.Generator(device=f"cuda:{gpu.index}").manual_seed(rank)
         tensors = [
-            torch.randn(p.seq, heads, p.head_dim, generator=generator, device=f"cuda:{gpu.device}", dtype=torch.bfloat16).transpose(0, 1)[
+            torch.randn(p.seq, heads, p.head_dim, generator=generator, device=f"cuda:{gpu.index}", dtype=torch.bfloat16).transpose(0, 1)[
                 None
             ]
             for heads in (p.local_heads, p.local_kv_heads, p.local_kv_heads)
         ]
-        work.append((torch.cuda.ExternalStream(gpu.stream.ptr, device=f"cuda:{gpu.device}"), tensors))
+        work.append((torch.cuda.ExternalStream(gpu.stream.ptr, device=f"cuda:{gpu.index}"), tensors))
 
     def queue() -> None:
         for stream, tensors in work:

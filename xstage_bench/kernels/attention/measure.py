@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.device.cuda.gpu import pinned
 from xstage_bench.errors import XStageError
 from xstage_bench.kernels.attention.gpu import Gpu
 from xstage_bench.kernels.attention.variants import Variant
@@ -25,14 +26,11 @@ class Gate:
     """
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
-        import cupy
-
         self._gpus = list(gpus)
-        self._pinned = cupy.cuda.alloc_pinned_memory(4)
-        self._go = np.frombuffer(self._pinned, dtype=np.uint32, count=1)
+        self._go = pinned(1, np.uint32)
         self._go[0] = 0
-        mail = np.array([gpu.zeros(128) for gpu in self._gpus], dtype=np.uint64)
-        self._tables = [gpu.upload(mail) for gpu in self._gpus]
+        mail = np.array([gpu.zeroed(128) for gpu in self._gpus], dtype=np.uint64)
+        self._tables = [gpu.uploaded(mail) for gpu in self._gpus]
         self._turn = 0
 
     def __len__(self) -> int:
@@ -48,7 +46,7 @@ class Gate:
         """
         self._turn += 1
         for rank, gpu in enumerate(self._gpus):
-            gpu.meet(self._tables[rank], rank, len(self._gpus), self._pinned.ptr, self._turn)
+            gpu.meet(self._tables[rank], rank, len(self._gpus), self._go.ctypes.data, self._turn)
         begin = [gpu.event() for gpu in self._gpus]
         variant.queue()
         end = [gpu.event() for gpu in self._gpus]
@@ -58,7 +56,7 @@ class Gate:
             event.synchronize()
         if variant.late() or any(gpu.was_late() for gpu in self._gpus):
             raise XStageError(f"variant '{variant.name}': a rank waited for 2 s in vain", "run compute-sanitizer on a small shape")
-        return np.array([gpu.elapsed_us(a, b) for gpu, a, b in zip(self._gpus, begin, end, strict=True)])
+        return np.array([gpu.elapsed_ms(a, b) * 1e3 for gpu, a, b in zip(self._gpus, begin, end, strict=True)])
 
 
 def interleave(

@@ -54,11 +54,11 @@ class Rig:
 
     def take(self, gpu: Gpu, size: int) -> int:
         """Return new memory that lives as long as this rig."""
-        return self._keep(gpu, gpu.zeros(size))
+        return self._keep(gpu, gpu.zeroed(size))
 
     def upload(self, gpu: Gpu, array: NDArray[np.void]) -> tuple[int, int]:
         """Address and number of entries of a table that lives as long as this rig."""
-        return self._keep(gpu, gpu.upload(array)), array.size
+        return self._keep(gpu, gpu.uploaded(array)), array.size
 
     def owners(self, rank: int) -> dict[int, int]:
         """Address of each owner's rows, as one rank sends them; owners without rows are left out."""
@@ -74,7 +74,7 @@ class Rig:
         if key not in self._orders:
             p = self.problem
             words = ORDERS[name](p.local_heads, p.seq, build.tile_rows, p.ranks, rank, ctas)
-            self._orders[key] = (self._keep(self.gpus[rank], self.gpus[rank].upload(words)), words)
+            self._orders[key] = (self._keep(self.gpus[rank], self.gpus[rank].uploaded(words)), words)
         address, words = self._orders[key]
         return (address, words.size), words
 
@@ -117,7 +117,7 @@ class Rig:
     def close(self) -> None:
         """Free everything that was taken."""
         for gpu, address in self._taken:
-            gpu.free([address])
+            gpu.free(address)
         self._taken.clear()
 
     def _keep(self, gpu: Gpu, address: int) -> int:

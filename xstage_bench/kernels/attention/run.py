@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from xstage_bench.device.cuda.gpu import gpu_count, load_eagerly
 from xstage_bench.errors import UsageError, WaivedError, XStageError
 from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.kernels.attention.attention import ALONE, FLAGS, STORES, TUNED, Flags, Store, alone_of, best_build
@@ -170,18 +171,17 @@ def run(
 
 def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
     """Measure the cases of a job; sends ``facts`` once, a ``row`` or ``failed`` per case and ``note`` lines."""
-    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # lazy loading while another kernel spins dead-locks
+    load_eagerly()
     # Multicast can put the GPUs of a host out of service, and nothing here uses it.
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
     import numpy as np
-    from cupy.cuda import runtime
 
     from xstage_bench.device.cuda.compile import sources_hash
     from xstage_bench.kernels.attention.gpu import Gpu
     from xstage_bench.kernels.attention.measure import Gate
     from xstage_bench.kernels.nccl import Nccl
 
-    count = runtime.getDeviceCount()
+    count = gpu_count()
     if count < 2:
         raise WaivedError(f"{count} GPU here, and an All-to-All needs two", "run on a node with two GPUs of sm_90")
     cases = [Case(**c) for c in job["cases"]]
@@ -189,7 +189,8 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
     devices = tuple(range(max([2, *real])))
     gpus = {d: Gpu(d) for d in devices}
     for gpu in gpus.values():
-        gpu.reach(set(devices))
+        for peer in set(devices) - {gpu.index}:
+            gpu.reach(peer)
     nccl: dict[int, Nccl] = {}
 
     def communicators(ranks: int) -> Nccl | None:

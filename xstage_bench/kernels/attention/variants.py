@@ -44,7 +44,7 @@ class Variant:
 
     def late(self) -> bool:
         """Whether a rank waited in vain for a flag in the last launch."""
-        return any(bool(gpu.download(address, REPORT)["timed_out"][0]) for gpu, address in self.reports)
+        return any(bool(gpu.downloaded(address, REPORT)["timed_out"][0]) for gpu, address in self.reports)
 
 
 def alone(rig: Rig, build: Build) -> Variant:
@@ -64,7 +64,7 @@ def fused(rig: Rig, build: Build, order: str, flags: Flags = "none") -> Variant:
     if flags == "none":
         return Variant(name, _attention(rig, build, plans))
     p, placing = rig.problem, rig.placing
-    device = {gpu.device: gpu for gpu in rig.gpus}
+    device = {gpu.index: gpu for gpu in rig.gpus}
     words = {
         (s, o): rig.take(device[placing.device_of(s, o)], 4 * flag_words(p, build))
         for s in placing.sources
@@ -105,7 +105,7 @@ def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
         for gpu in rig.gpus:
             gpu.synchronize()
     tiles = int(plans[0]["tiles"][0])
-    return rig.gpus[0].download(places[0], STAMP, tiles * build.consumers).reshape(tiles, build.consumers)
+    return rig.gpus[0].downloaded(places[0], STAMP, tiles * build.consumers).reshape(tiles, build.consumers)
 
 
 def then_push(rig: Rig, build: Build) -> Variant:
@@ -144,7 +144,7 @@ def then_copy_engine(rig: Rig, build: Build) -> Variant:
                         address + r * p.row_bytes, pitch, source, pitch, p.row_bytes, p.rows_of(owner), kind, gpu.stream.ptr
                     )
                     if status != runtime.cudaError_t.cudaSuccess:
-                        raise RuntimeError(f"GPU {gpu.device}: {status.name} in a copy to a peer")
+                        raise RuntimeError(f"GPU {gpu.index}: {status.name} in a copy to a peer")
 
     return Variant("copy engine", queue)
 
