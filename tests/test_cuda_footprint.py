@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from sass import disassemble, lines_of
 
 from xstage_bench.device.cuda import footprint
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
-from xstage_bench.device.cuda.footprint import FOOTPRINTS_MIB, RESULT, SLOT_BYTES, Shape, issue_times, rates, reduce, shapes, slots
-from xstage_bench.errors import PairError, UsageError
+from xstage_bench.device.cuda.footprint import RESULT, SLOT_BYTES, Shape, slots
+from xstage_bench.errors import PairError
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.measure.footprint import FOOTPRINTS_MIB, issue_times, measure_footprint, rates, reduce, shapes
+from xstage_bench.schedule.device import Gpu, Node
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -120,6 +123,34 @@ def test_a_producer_is_timed_from_its_first_warp_to_its_last() -> None:
         reduce(stamps, Shape(1, 1 << 20, 1, 2, 2, 8), 0)
 
 
-def test_a_pair_that_is_none_is_the_users() -> None:
-    with pytest.raises(UsageError, match="no pair"):
-        footprint.main(["--pair", "0-1", "--out", "x.json"])
+class Emulated:
+    """A device whose stores take 1 400 cycles each, twice that beyond 64 MiB; GPU 1 as a source finds wrong words."""
+
+    backend = "cuda"
+
+    def node(self) -> Node:
+        return Node(tuple(Gpu(i, "A", tuple(range(132)), 1980.0) for i in range(2)), ((0, 1), (1, 0)), 32.0)
+
+    def deal(self, source: int, shape: Shape, largest_bytes: int, count: int) -> list[NDArray[Any]]:
+        assert shape.footprint_bytes <= largest_bytes == 128 << 20
+        stamps = np.zeros((shape.producers, shape.warps), RESULT)
+        stamps["state"] = 1
+        stamps["end"] = 1400 * shape.stores * (2 if shape.footprint_bytes > 64 << 20 else 1)
+        return [stamps] * count
+
+    def verify_deal(self, source: int, shape: Shape, largest_bytes: int) -> None:
+        if source == 1:
+            raise PairError("pair 1>0: 3 wrong 16-byte words")
+
+    def close(self) -> None: ...
+
+
+def test_the_survey_measures_each_pair_and_the_control_of_its_source() -> None:
+    document = measure_footprint(lambda process: Emulated(), None, largest_mib=128, processes=2)
+    assert set(document["failed_pairs"]) == {"1>0", "1>1"}
+    assert {row["pair"] for row in document["rows"]} == {"0>1", "0>0"}
+    assert {row["pass"] for row in document["rows"]} == {0, 1}
+    mine = [row for row in document["rows"] if row["pair"] == "0>1" and row["producers"] == 132 and row["run_slots"] == 1]
+    found = {r["footprint_bytes"] >> 20: r["gb_per_s"] for r in rates(mine, 1980.0)}
+    assert found[128] == pytest.approx(found[64] / 2)
+    assert found[1] == pytest.approx(132 * 4 * 512 / 1400 * 1.98)

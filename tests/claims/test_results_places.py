@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench.device.cuda.compare_memories import compare
 from xstage_bench.device.cuda.footprint import issue_times, rates
+from xstage_bench.measure.compare_memories import compare
 from xstage_bench.record.reader import load_run, schedules_of
 
 ROOT = Path(__file__).parents[2] / "results" / "h200-x2"

@@ -11,7 +11,8 @@ FEW = ("--processes", "2", "--repetitions", "4")
 
 def test_an_incast_of_eight_gpus(xstage, tmp_path):
     out = tmp_path / "incast.json"
-    done = xstage("measure", "scenes", "--backend", "sim:h200-nvswitch-x8", "--pattern", "incast", "--destination", "3", "--out", out, "--json", *FEW)
+    words = ("--backend", "sim:h200-nvswitch-x8", "--pattern", "incast", "--destination", "3", "--out", out, "--json")
+    done = xstage("measure", "scenes", *words, *FEW)
     assert done.code == 0, done.err
     assert "SIMULATED" in done.err
     document = done.document()
@@ -100,3 +101,20 @@ def test_a_document_becomes_a_page(xstage, tmp_path):
     done = xstage("report", out, "--json")
     assert done.document()["files"]["report"] == str(tmp_path / "pair.html")
     assert "SIMULATED" in (tmp_path / "pair.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("processes",), 2, "no launch of several processes"),
+        (("processes", "--compare", "nowhere.json"), 2, "no such file"),
+        (("footprint", "--pairs", "0-1"), 2, "0-1"),
+        (("footprint", "--backend", "sim"), 2, "cannot deal bursts over large memory"),
+        (("footprint",), 3, "no GPU is visible"),
+    ],
+)
+def test_a_survey_that_cannot_be_says_why(xstage, words, code, said):
+    done = xstage("measure", *words)
+    assert (done.code, "Traceback" in done.err) == (code, False)
+    assert said in done.err
+    assert "try:" in done.err

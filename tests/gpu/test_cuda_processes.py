@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from xstage_bench.device.backend import resolve_backend
-from xstage_bench.device.cuda.compare_memories import compare
 from xstage_bench.errors import XStageError
+from xstage_bench.measure.compare_memories import compare
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
-MODULE = [sys.executable, "-m", "xstage_bench.device.cuda.processes", "--repetitions", "5"]
+MODULE = [sys.executable, "-m", "xstage_bench", "measure", "processes", "--repetitions", "5"]
 
 
 @pytest.fixture(scope="module", autouse=True)

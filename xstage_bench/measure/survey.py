@@ -100,31 +100,9 @@ def take(
 
     def document() -> dict[str, Any]:
         node, backend, loaded = seen[0]
-        after = snapshot()
-        head = SurveyDocument(
-            kind=kind,
-            backend=backend,
-            simulated=simulated,
-            created=created,
-            finished=utc_now() if outcome.complete else None,
-            complete=outcome.complete,
-            argv=list(argv),
-            versions=dict(before.get("versions") or {}),
-            cuda_sources=_cuda_sources(backend),
-            kernels=outcome.kernels or loaded,
-            node=node,
-            environment_before=before,
-            environment_after=after,
-            link_error_deltas=link_error_deltas(before, after),
-            seed=seed,
-            options=dict(options or {}),
-            failed_pairs=outcome.failed_pairs,
-            counts={"executions": outcome.executions},
-            wall_s=round(outcome.wall_s, 3),
-            notes=outcome.notes,
-            processes=processes,
-        )
-        return {**msgspec.to_builtins(head), **older_names(head), **body(node)}
+        outcome.kernels = outcome.kernels or loaded
+        given: dict[str, Any] = {"simulated": simulated, "argv": argv, "seed": seed, "options": options}
+        return {**head_of(kind, backend, node, outcome, before, created, processes, **given), **body(node)}
 
     try:
         run_rounds(open_device, processes, noted, progress=progress, outcome=outcome)
@@ -133,6 +111,59 @@ def take(
             keep(document())
         raise
     return document()
+
+
+def head_of(
+    kind: str,
+    backend: str,
+    node: Node,
+    outcome: Outcome,
+    before: dict[str, Any],
+    created: str,
+    processes: int,
+    *,
+    simulated: bool = False,
+    argv: Iterable[str] = (),
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the head of a document, with the state of the machine now as that after the measurement.
+
+    Parameters
+    ----------
+    kind, backend, node, simulated, argv, seed, options, processes
+        As `SurveyDocument`.
+    outcome : Outcome
+    before : dict
+        `snapshot` from before the measurement.
+    created : str
+        `utc_now` from before the measurement.
+    """
+    after = snapshot()
+    head = SurveyDocument(
+        kind=kind,
+        backend=backend,
+        simulated=simulated,
+        created=created,
+        finished=utc_now() if outcome.complete else None,
+        complete=outcome.complete,
+        argv=list(argv),
+        versions=dict(before.get("versions") or {}),
+        cuda_sources=_cuda_sources(backend),
+        kernels=outcome.kernels,
+        node=node,
+        environment_before=before,
+        environment_after=after,
+        link_error_deltas=link_error_deltas(before, after),
+        seed=seed,
+        options=dict(options or {}),
+        failed_pairs=outcome.failed_pairs,
+        counts={"executions": outcome.executions},
+        wall_s=round(outcome.wall_s, 3),
+        notes=outcome.notes,
+        processes=processes,
+    )
+    return {**msgspec.to_builtins(head), **older_names(head)}
 
 
 def older_names(head: SurveyDocument) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def copies_table(rows: Sequence[CopyRate], manifest: Manifest) -> Table | None:
         "Beside whole copies of a large buffer",
         ["pair", "what", "GB/s", "of the line rate", "samples"],
         body,
-        note + "Copies as nvbandwidth times them; flavours from the first start to the last system fence. Measured by `xstage measure copies`.",
+        note + "Copies as nvbandwidth times them; flavours from the first start to the last system fence. By `xstage measure copies`.",
     )
 
 

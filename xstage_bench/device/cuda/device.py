@@ -19,6 +19,7 @@ import numpy as np
 from xstage_bench.device.cuda import layout, tasks, visibility, worker
 from xstage_bench.device.cuda import scene as scene_layout
 from xstage_bench.device.cuda.debug import timeout_scale
+from xstage_bench.device.cuda.footprint import Shape
 from xstage_bench.device.cuda.variant import Variant, variant_of
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
 from xstage_bench.io.identity import Kernel, merged
@@ -280,6 +281,28 @@ class CudaDevice:
         """Copy a whole buffer to a peer, by the copy engine or by a kernel on all SMs (`copies_worker.Copies.copy`)."""
         self._send("copy", source, destination, size, loops, samples, warmups, method)
         return dict(self._receive(source, destination, size * (loops * samples + warmups) / 20e9))
+
+    def deal(self, source: int, shape: Shape, largest_bytes: int, count: int) -> list[Any]:
+        """Execute a burst that is dealt over a large destination (`footprint.Footprints.execute`)."""
+        self._send("deal", source, shape, largest_bytes, count)
+        return list(self._receive(source, shape.destination, 1.0))
+
+    def verify_deal(self, source: int, shape: Shape, largest_bytes: int) -> None:
+        """Let the destination check every byte of such a burst.
+
+        Raises
+        ------
+        PairError
+            Naming the first wrong word.
+        """
+        self._send("verify_deal", source, shape, largest_bytes)
+        found = self._receive(source, shape.destination, 5.0)
+        if found["mismatches"]:
+            raise PairError(
+                f"pair {source}>{shape.destination}: {found['mismatches']} wrong 16-byte words in {shape}, the first at offset "
+                f"{found['offset']}: expected 0x{found['expected']:08x}, found 0x{found['found']:08x}",
+                "do not use this link; run 'xstage doctor'",
+            )
 
     def close(self) -> None:
         """End the worker: politely by closing the pipe, then by force."""

@@ -1,28 +1,18 @@
-"""How far the destination of a burst may spread before address translation costs: the same stores, dealt over 1 MiB to 8 GiB.
+"""Bursts dealt over a large destination, for the question when address translation costs: what crosses to the worker, and its side.
 
-``python -m xstage_bench.device.cuda.footprint --pair 0>1 --out footprint.json`` measures; it needs the GPUs for some seconds and ends by
-itself. `rates` and `issue_times` reduce the rows to R and T0 (docs/footprint.md). Kept apart from the probes, because a Schedule has no
-field for where in memory a burst goes.
+A Schedule has no field for where in memory a burst goes, so these have a kernel of their own, ``cuda/footprint.cu``.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import compiled
-from xstage_bench.device.cuda.gpu import CudaGpu, watchdog
+from xstage_bench.device.cuda.gpu import CudaGpu
 from xstage_bench.device.cuda.layout import spread_evenly
-from xstage_bench.errors import PairError, UsageError
-from xstage_bench.io.identity import plain
 
 DEAL = np.dtype([(n, "<u4") for n in ("chunk_mask", "run_log2", "multiplier", "inverse", "producers", "warps", "stores", "tag")])
 RESULT = np.dtype([(n, "<u4") for n in ("start", "end", "drained", "start_ns", "end_ns", "state")])
@@ -30,15 +20,9 @@ MEETING = np.dtype([("start_ns", "<u8")] + [(n, "<u4") for n in ("arrived", "rel
 WRONG = np.dtype([("mismatches", "<u8"), ("offset", "<u8"), ("expected", "<u4"), ("found", "<u4")])
 
 SLOT_BYTES = 512
-FOOTPRINTS_MIB = tuple(1 << i for i in range(17))
-LARGEST_MIB = 8192
-RUN_SLOTS = (1, 128, 4096)  # 512 B, 64 KiB and 2 MiB (the page of cudaMalloc) before a warp moves elsewhere
-STORES = {"all": (4, 8, 16, 32, 64, 256, 512), "few": (8, 32, 64, 512, 1024)}
-FEW, WARPS = 8, 4
-PASSES, REPETITIONS = 3, 5
 _MULTIPLIER = 0x9E3779B1
 _INVERSE = pow(_MULTIPLIER, -1, 1 << 32)
-_POISON, _THREADS, _LEAD_NS, _TIMEOUT_NS, _WATCHDOG_S = 0xA5A5A5A5, 512, 3000, 2_000_000_000, 120.0
+_POISON, _THREADS, _LEAD_NS, _TIMEOUT_NS = 0xA5A5A5A5, 512, 3000, 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +54,6 @@ def slots(shape: Shape, producer: int, warp: int) -> NDArray[np.int64]:
     return np.asarray(place << np.uint64(low) | (j & np.uint64(shape.run_slots - 1)), dtype=np.int64)
 
 
-def shapes(destinations: Sequence[int], sm_count: int, footprints_mib: Sequence[int] = FOOTPRINTS_MIB) -> list[Shape]:
-    """Every burst of the sweep. Runs too long for each warp to have a chunk of its own are left out."""
-    return [
-        Shape(destination, mib << 20, run, producers, WARPS, stores)
-        for destination in destinations
-        for producers, sizes in ((sm_count, STORES["all"]), (min(FEW, sm_count), STORES["few"]))
-        for mib in footprints_mib
-        for run in RUN_SLOTS
-        if run == 1 or (mib << 20) // (run * SLOT_BYTES) >= producers * WARPS
-        for stores in sizes
-    ]
-
-
 class _FootprintGpu(CudaGpu):
     """Kernels of one GPU, and the largest footprint as its own memory. Everything is loaded and allocated before the first launch."""
 
@@ -93,10 +64,14 @@ class _FootprintGpu(CudaGpu):
         self.memory = self.room(largest_bytes)
         for name, size in {"results": self.sms * 16 * RESULT.itemsize, "meeting": MEETING.itemsize, "wrong": WRONG.itemsize}.items():
             self.room(size, name)
-        self._producer_of = {k: np.uint64(self.uploaded(spread_evenly(k, self.sms))) for k in (self.sms, min(FEW, self.sms))}
+        self._producer_of: dict[int, np.uint64] = {}
 
     def burst(self, memory: int, shape: Shape, tag: int) -> NDArray[Any]:
         """Execute one burst; per producer and warp what the kernel stamped."""
+        if shape.producers not in self._producer_of:
+            self._producer_of[shape.producers] = np.uint64(self.uploaded(spread_evenly(shape.producers, self.sms)))
+        if shape.producers not in self._producer_of:
+            self._producer_of[shape.producers] = np.uint64(self.uploaded(self._table(shape.producers)))
         self.zeroed(MEETING.itemsize, "meeting")
         self.zeroed(shape.producers * shape.warps * RESULT.itemsize, "results")
         arguments = (
@@ -119,125 +94,33 @@ class _FootprintGpu(CudaGpu):
         return self.downloaded("wrong", WRONG)
 
 
-def measure(source: int, destination: int, footprints_mib: Sequence[int], passes: int = PASSES) -> dict[str, Any]:
-    """Measure one ordered pair and the LOCAL control of its source; the longest burst of each kind is verified by the destination first.
+class Footprints:
+    """The worker's side: kernels and memory of the GPUs asked for, kept for the process."""
 
-    Returns
-    -------
-    dict
-        ``gpus``, and ``rows``: one per execution, the first of each shape and pass marked ``first`` (its translations are cold).
+    def __init__(self) -> None:
+        self._gpus: dict[int, _FootprintGpu] = {}
+        self._tag = 0
 
-    Raises
-    ------
-    PairError
-        The destination does not hold what was stored, or a wait in the kernel timed out.
-    """
-    largest = max(footprints_mib) << 20
-    gpus = {i: _FootprintGpu(i, largest) for i in dict.fromkeys((source, destination))}
-    if source != destination:
-        gpus[source].reach(destination)
-    gpu, tag = gpus[source], 0
-    todo = shapes(tuple(gpus)[::-1], gpu.sms, footprints_mib)
-    longest = {(s.destination, s.footprint_bytes, s.run_slots, s.producers): s for s in todo}  # sizes ascend
-    rows: list[dict[str, Any]] = []
-    order = np.random.default_rng(0)
-    for shape in longest.values():
-        watchdog(_WATCHDOG_S)
-        tag += 1
-        _verify(gpu, gpus[shape.destination], shape, tag * _MULTIPLIER)
-    for number in range(passes):
-        for at in order.permutation(len(todo)):
-            shape = todo[at]
-            watchdog(_WATCHDOG_S)
-            for repetition in range(REPETITIONS + 1):
-                tag += 1
-                stamps = gpu.burst(gpus[shape.destination].memory, shape, tag * _MULTIPLIER)
-                rows.append({**asdict(shape), "pass": number, "first": repetition == 0, **reduce(stamps, shape, source)})
-    watchdog(None)
-    facts = {i: {"uuid": g.uuid, "name": g.name, "sm_count": g.sms, "sm_clock_mhz": g.sm_clock_mhz} for i, g in gpus.items()}
-    head = {"schema_version": 1, "source": source, "destination": destination, "kernels": plain(compiled())}
-    return {**head, "gpus": facts, "rows": rows}
+    def execute(self, source: int, shape: Shape, largest_bytes: int, count: int) -> list[NDArray[Any]]:
+        """Execute one burst `count` times; the stamps of each, shape (K, W)."""
+        gpu, peer = self._ends(source, shape, largest_bytes)
+        return [gpu.burst(peer.memory, shape, self._next()) for _ in range(count)]
 
+    def verify(self, source: int, shape: Shape, largest_bytes: int) -> dict[str, int]:
+        """Poison the destination, execute the burst once, and let the destination check every byte of the footprint."""
+        gpu, peer = self._ends(source, shape, largest_bytes)
+        peer.poison(shape.footprint_bytes)
+        tag = self._next()
+        gpu.burst(peer.memory, shape, tag)
+        (found,) = peer.check(shape, tag)
+        return {name: int(found[name]) for name in WRONG.names or ()}
 
-def reduce(stamps: NDArray[Any], shape: Shape, source: int) -> dict[str, float]:
-    """Reduce one execution's stamps, shape (K, W), to the numbers of a row: per producer first start to last end, as everywhere."""
-    if (stamps["state"] != 1).any():
-        raise PairError(f"pair {source}>{shape.destination}: a wait inside the kernel ended by its time-out", "run 'xstage doctor'")
-    first, last = stamps["start"].min(axis=1).astype(np.int64), stamps["end"].max(axis=1).astype(np.int64)
-    issue = last - first
-    return {
-        "issue_mean_cycles": float(issue.mean()),
-        "issue_max_cycles": float(issue.max()),
-        "drain_mean_cycles": float((stamps["drained"].max(axis=1) - last).mean()),
-        "makespan_ns": float(stamps["end_ns"].max()) - float(stamps["start_ns"].min()),
-    }
+    def _next(self) -> int:
+        self._tag += 1
+        return self._tag * _MULTIPLIER
 
-
-def _verify(gpu: _FootprintGpu, destination: _FootprintGpu, shape: Shape, tag: int) -> None:
-    destination.poison(shape.footprint_bytes)
-    gpu.burst(destination.memory, shape, tag)
-    (found,) = destination.check(shape, tag)
-    if found["mismatches"]:
-        raise PairError(
-            f"pair {gpu.index}>{destination.index}: {found['mismatches']} wrong 16-byte words in {shape}, the first at offset "
-            f"{found['offset']}: expected 0x{found['expected']:08x}, found 0x{found['found']:08x}"
-        )
-
-
-def rates(rows: Sequence[dict[str, Any]], sm_clock_mhz: float) -> Iterator[dict[str, Any]]:
-    """R of each footprint: the slope of the slowest producer between the two longest bursts, in GB/s, over passes."""
-    for key, group in _grouped(rows):
-        sizes = sorted({r["stores"] for r in group})[-2:]
-        volume = (sizes[1] - sizes[0]) * group[0]["producers"] * group[0]["warps"] * SLOT_BYTES
-        longest = [_medians(group, n, "issue_max_cycles") for n in sizes]
-        value = [volume / (b - a) * sm_clock_mhz * 1e-3 for a, b in zip(*longest, strict=True)]
-        yield {**key, "gb_per_s": float(np.mean(value)), "standard_error": _error(value)}
-
-
-def issue_times(rows: Sequence[dict[str, Any]], stores: int, column: str = "issue_mean_cycles") -> Iterator[dict[str, Any]]:
-    """Issue time (or drain) of bursts of `stores` warp-stores for each footprint, and that of the first one, with translations cold."""
-    for key, group in _grouped(rows):
-        value = _medians(group, stores, column)
-        cold = [r[column] for r in group if r["stores"] == stores and r["first"]]
-        yield {**key, "cycles": float(np.mean(value)), "standard_error": _error(value), "first_cycles": float(np.median(cold))}
-
-
-def _error(values: Sequence[float]) -> float | None:
-    """Standard error over passes; null for one pass."""
-    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-
-
-def _grouped(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    names = ("destination", "producers", "run_slots", "footprint_bytes")
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[n] for n in names), []).append(row)
-    for values, group in sorted(groups.items()):
-        yield dict(zip(names, values, strict=True)), group
-
-
-def _medians(group: Sequence[dict[str, Any]], stores: int, column: str) -> list[float]:
-    """One median per pass, warm executions only."""
-    chosen = [r for r in group if r["stores"] == stores and not r["first"]]
-    return [float(np.median([r[column] for r in chosen if r["pass"] == p])) for p in sorted({r["pass"] for r in chosen})]
-
-
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure as the command line says, write the file, and return a summary."""
-    parser = argparse.ArgumentParser(prog="python -m xstage_bench.device.cuda.footprint", description=__doc__)
-    parser.add_argument("--pair", default="0>1", help="source>destination (default 0>1)")
-    parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--largest-mib", type=int, default=LARGEST_MIB, help="of each GPU's memory (default 8192; up to 65536)")
-    parser.add_argument("--passes", type=int, default=PASSES)
-    asked = parser.parse_args(arguments)
-    ends = asked.pair.split(">")
-    if len(ends) != 2 or not all(e.isdigit() for e in ends):
-        raise UsageError(f"--pair {asked.pair} is no pair of GPUs", "for example --pair '0>1'")
-    result = measure(int(ends[0]), int(ends[1]), [f for f in FOOTPRINTS_MIB if f <= asked.largest_mib], asked.passes)
-    asked.out.write_text(json.dumps(result))
-    clock = result["gpus"][result["source"]]["sm_clock_mhz"]
-    return {"executions": len(result["rows"]), "rates": list(rates(result["rows"], clock))}
-
-
-if __name__ == "__main__":
-    json.dump(main(), sys.stdout)
+    def _ends(self, source: int, shape: Shape, largest_bytes: int) -> tuple[_FootprintGpu, _FootprintGpu]:
+        for index in (source, shape.destination):
+            if index not in self._gpus:
+                self._gpus[index] = _FootprintGpu(index, largest_bytes)
+        return self._gpus[source], self._gpus[shape.destination]

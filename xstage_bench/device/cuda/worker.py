@@ -21,6 +21,7 @@ from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.compile import newly_compiled
 from xstage_bench.device.cuda.copies_worker import Copies
 from xstage_bench.device.cuda.debug import HANG_NS, planted, timeout_scale
+from xstage_bench.device.cuda.footprint import Footprints
 from xstage_bench.device.cuda.gpu import CudaGpu, LoadedKernel, gpu_count, load_eagerly, pinned
 from xstage_bench.device.cuda.host_memory import HostMemory
 from xstage_bench.device.cuda.scene_worker import SceneWorker
@@ -61,6 +62,8 @@ def main(pipe: Connection) -> None:
     handlers |= {"tasks_load": replay.load, "tasks_execute": replay.execute}
     handlers["visibility"] = Visibility().watch  # three kernels at once, with buffers of their own
     handlers["copy"] = Copies().copy
+    footprints = Footprints()
+    handlers |= {"deal": footprints.execute, "verify_deal": footprints.verify}
     while True:
         try:
             name, *arguments = pipe.recv()

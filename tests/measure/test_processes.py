@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from xstage_bench.device.cuda import layout, processes
-from xstage_bench.device.cuda.compare_memories import compare
+from xstage_bench.device.cuda import layout
 from xstage_bench.device.cuda.rendezvous import Channel, PartnerError, Place
 from xstage_bench.errors import DataError, PairError, UsageError
+from xstage_bench.measure import processes
+from xstage_bench.measure.compare_memories import compare
 
 SMS, CLOCK_MHZ = 12, 1980.0
 FREE, STALLED, BASE = 9.0, 70.0, 40.0  # cycles per warp-store of a producer
@@ -103,9 +103,10 @@ def test_each_rank_stores_to_the_next_and_rank_0_has_all_rows(size: int) -> None
     out = ranks(*(EmulatedGpu(r, memory) for r in range(size)))
     document = out[0]
     assert out[1:] == [None] * (size - 1)
-    assert list(document["pairs"]) == [f"{s}>{(s + 1) % size}" for s in range(size)]
+    assert list(dict.fromkeys(r["pair"] for r in document["rows"])) == [f"{s}>{(s + 1) % size}" for s in range(size)]
     expected = len(processes.sweep(SMS, 0, 1, 2))
-    for rows in document["pairs"].values():
+    for pair in {r["pair"] for r in document["rows"]}:
+        rows = [r for r in document["rows"] if r["pair"] == pair]
         assert len(rows) == expected
         assert {r["status"] for r in rows} == {"ok", "warmup"}
         assert {r["producers"] for r in rows} == {SMS}
@@ -163,9 +164,9 @@ def document(memory: str, seed: int, factor: float = 1.0) -> dict[str, Any]:
         n = float(s.stores_per_warp()[0]) * s.warps
         issue = (BASE + FREE * n + (STALLED * factor - FREE) * max(0.0, n - KNEE_WARP_STORES)) * (1 + 0.003 * rng.standard_normal())
         numbers = {"issue_mean_cycles": issue, "issue_max_cycles": issue * 1.01, "drain_mean_cycles": 900.0, "sm_clock_mhz": CLOCK_MHZ}
-        head = {"producers": SMS, "warps": s.warps, "stores": int(s.stores_per_warp()[0]), "repetition": job.repetition}
+        head = {"pair": "0>1", "producers": SMS, "warps": s.warps, "stores": int(s.stores_per_warp()[0]), "repetition": job.repetition}
         rows.append({**head, **numbers, "status": "ok", "detail": ""})
-    return {"schema_version": 1, "memory": memory, "launcher": "test", "ranks": [], "pairs": {"0>1": rows}}
+    return {"schema_version": 1, "memory": memory, "launcher": "test", "ranks": [], "rows": rows}
 
 
 def test_the_comparison_recovers_the_truth_and_the_deviation() -> None:
@@ -188,8 +189,11 @@ def test_a_slower_memory_is_seen() -> None:
     assert result["largest_deviation"] > 0.04
 
 
-def test_a_comparison_needs_its_reference(tmp_path: Path) -> None:
-    path = tmp_path / "ipc.json"
-    path.write_text(json.dumps(document("ipc", 0)))
+def test_documents_of_before_are_compared_too() -> None:
+    old = [{**d, "pairs": {"0>1": d.pop("rows")}} for d in (document("plain", 0), document("ipc", 1))]
+    assert compare(old)["largest_deviation"] < 0.02
+
+
+def test_a_comparison_needs_its_reference() -> None:
     with pytest.raises(DataError, match="no file of --memory plain"):
-        processes.main(["--compare", str(path)])
+        compare([document("ipc", 0)])

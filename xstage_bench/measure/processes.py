@@ -1,25 +1,14 @@
 """The same bursts with the destination in another process: one rank per GPU, CUDA IPC or NVSHMEM memory, any launcher.
 
-::
-
-    python -m xstage_bench.device.cuda.processes --memory plain --out plain.json
-    mpirun -n 2 python -m xstage_bench.device.cuda.processes --memory ipc --out ipc.json
-    torchrun --nproc-per-node 2 -m xstage_bench.device.cuda.processes --memory nvshmem --out nvshmem.json
-    python -m xstage_bench.device.cuda.processes --compare plain.json ipc.json nvshmem.json
-
 Each rank stores to the next one, one pair at a time. The kernel, its packing and its fit are those of every other run (`layout`,
 `worker.BurstGpu`); only the address differs. The owner of the memory checks every byte of it before anything is timed.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import os
-import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,12 +19,15 @@ from xstage_bench.device.cuda.device import CudaDevice
 from xstage_bench.device.cuda.gpu import watchdog
 from xstage_bench.device.cuda.peer_memory import IpcWindows, NvshmemWindows, Windows
 from xstage_bench.device.cuda.rank_gpu import RankGpu
-from xstage_bench.device.cuda.rendezvous import Channel, PartnerError, Place, find_place
+from xstage_bench.device.cuda.rendezvous import Channel, PartnerError, Place
 from xstage_bench.device.cuda.worker import WINDOWS_BYTES
 from xstage_bench.errors import PairError, UsageError, WaivedError, XStageError
-from xstage_bench.io.identity import Kernel, plain
+from xstage_bench.machine.environment import snapshot
+from xstage_bench.measure.rounds import Outcome, Work, name_of
+from xstage_bench.measure.survey import head_of, take
+from xstage_bench.record.manifest import utc_now
 from xstage_bench.schedule.bursts import Burst, Schedule
-from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.device import Execution, Gpu, Node
 from xstage_bench.schedule.trace import Trace
 
 MEMORIES = ("plain", "ipc", "nvshmem")
@@ -70,25 +62,39 @@ def row(trace: Trace, repetition: int) -> dict[str, Any]:
     }
 
 
-def measure_plain(repetitions: int = REPETITIONS) -> dict[str, Any]:
-    """Measure the reference: one process owns source and destination (`CudaDevice`)."""
-    device = CudaDevice()
-    try:
+def measure_plain(repetitions: int = REPETITIONS, **kept: Any) -> dict[str, Any]:
+    """Measure the reference: one process owns source and destination (`CudaDevice`).
+
+    Parameters
+    ----------
+    repetitions : int
+        Of each burst.
+    **kept
+        ``argv``, ``progress`` and ``keep`` of `survey.take`.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def work(device: CudaDevice, process: int) -> Iterator[Work]:
         node = device.node()
-        pairs = {}
         for source in range(len(node.gpus)):
-            destination = (source + 1) % len(node.gpus)
-            if (source, destination) not in node.pairs:
-                raise WaivedError(f"pair {source}>{destination}: no peer access", "xstage topo shows the usable pairs")
-            device.verify(source, destination)
-            jobs = sweep(node.gpus[source].sm_count, source, destination, repetitions)
-            pairs[f"{source}>{destination}"] = _rows(jobs, device.measure(jobs))
-        return _document("plain", "one process", [{"name": g.name, "uuid": g.uuid} for g in node.gpus], pairs, device.kernels())
-    finally:
-        device.close()
+            pair = source, (source + 1) % len(node.gpus)
+            if pair not in node.pairs:
+                raise WaivedError(f"pair {name_of(pair)}: no peer access", "xstage topo shows the usable pairs")
+            yield Work((pair,), partial(measure, device, pair), device.verify)
+
+    def measure(device: CudaDevice, pair: tuple[int, int]) -> Iterator[int]:
+        jobs = sweep(device.node().gpus[pair[0]].sm_count, *pair, repetitions)
+        rows.extend({"pair": name_of(pair), **row} for row in _rows(jobs, device.measure(jobs)))
+        yield len(jobs)
+
+    def body(node: Node) -> dict[str, Any]:
+        ranks = [{"name": g.name, "uuid": g.uuid} for g in node.gpus]
+        return {"memory": "plain", "launcher": "one process", "ranks": ranks, "rows": rows}
+
+    return take("processes", lambda process: CudaDevice(process=process), work, body, processes=1, **kept)
 
 
-def measure_rank(place: Place, memory: str, repetitions: int = REPETITIONS) -> dict[str, Any] | None:
+def measure_rank(place: Place, memory: str, repetitions: int = REPETITIONS, argv: Sequence[str] = ()) -> dict[str, Any] | None:
     """Be one rank of a measurement; rank 0 returns the document.
 
     Raises
@@ -112,7 +118,14 @@ def measure_rank(place: Place, memory: str, repetitions: int = REPETITIONS) -> d
                     return IpcWindows(gpu.index, gpu.window, channel)
                 return NvshmemWindows(gpu.index, WINDOWS_BYTES, channel)
 
-            return RankRun(channel, gpu, open_windows, memory, repetitions).run()
+            before, created, started = snapshot(), utc_now(), time.monotonic()
+            found = RankRun(channel, gpu, open_windows, memory, repetitions).run()
+            if found is None:
+                return None
+            gpus = tuple(Gpu(i, r["name"], tuple(r["smids"]), r["sm_clock_mhz"], r["uuid"]) for i, r in enumerate(found["ranks"]))
+            node = Node(gpus, tuple((i, (i + 1) % place.size) for i in range(place.size)), gpu.timer_tick_ns())
+            outcome = Outcome({}, len(found["rows"]), time.monotonic() - started, [], compiled(), complete=True)
+            return {**head_of("processes", "cuda", node, outcome, before, created, place.size, argv=argv), **found}
         except PartnerError:
             raise
         except Exception as error:
@@ -158,17 +171,21 @@ class RankRun:
                 rows = _rows(jobs, self._traces(jobs, windows.peers[destination]))
             pairs[pair] = self._channel.exchange(f"measured {pair}", rows, _MEASURE_S)[source]
         windows.close()
-        return _document(self._memory, self._place.launcher, ranks, pairs, compiled()) if self._place.rank == 0 else None
+        if self._place.rank:
+            return None
+        rows = [{"pair": pair, **row} for pair, mine in pairs.items() for row in mine]
+        return {"memory": self._memory, "launcher": self._place.launcher, "ranks": ranks, "rows": rows}
 
     def _introduce(self) -> list[dict[str, Any]]:
-        mine = {"name": self._gpu.name, "uuid": self._gpu.uuid, "memory": self._memory}
+        facts = {"name": self._gpu.name, "uuid": self._gpu.uuid, "smids": list(self._gpu.smids), "sm_clock_mhz": self._gpu.sm_clock_mhz}
+        mine = {**facts, "memory": self._memory}
         ranks = self._channel.exchange("GPUs", mine, _START_S)
         uuids = [r["uuid"] for r in ranks]
         if len(set(uuids)) < len(uuids):
             raise UsageError(f"ranks share a GPU: {', '.join(uuids)}", "start at most as many ranks per node as it has GPUs")
         if any(r["memory"] != self._memory for r in ranks):
             raise UsageError("the ranks were started with different --memory", "give all of them the same command")
-        return [{"name": r["name"], "uuid": r["uuid"]} for r in ranks]
+        return [{name: r[name] for name in facts} for r in ranks]
 
     def _traces(self, jobs: list[Execution], address: int) -> Iterator[Trace]:
         level = 0.0
@@ -213,47 +230,3 @@ def _rows(jobs: Sequence[Execution], traces: Iterator[Trace]) -> list[dict[str, 
         if one["status"] in ("corrupt", "timeout"):
             raise PairError(one["detail"])
     return out
-
-
-def _document(memory: str, launcher: str, ranks: list[dict[str, Any]], pairs: dict[str, Any], kernels: Sequence[Kernel]) -> dict[str, Any]:
-    head = {"schema_version": 1, "memory": memory, "launcher": launcher, "kernels": plain(kernels)}
-    return {**head, "ranks": ranks, "pairs": pairs}
-
-
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Measure or compare as the command line says; rank 0 has something to print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m xstage_bench.device.cuda.processes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--memory", choices=MEMORIES, default="ipc", help="where the destination lives (default ipc; plain: one process)")
-    parser.add_argument("--out", type=Path, help="the file that rank 0 writes")
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
-    parser.add_argument("--rendezvous", metavar="HOST:PORT", help="where rank 0 listens, for ranks on several nodes")
-    parser.add_argument("--compare", nargs="+", type=Path, metavar="FILE", help="instead: T0, R and Q of recorded files, against plain")
-    asked = parser.parse_args(arguments)
-    if asked.compare:
-        from xstage_bench.device.cuda.compare_memories import compare
-
-        return compare([json.loads(path.read_text()) for path in asked.compare])
-    if asked.memory == "plain":
-        document: dict[str, Any] | None = measure_plain(asked.repetitions)
-    else:
-        document = measure_rank(find_place(rendezvous=asked.rendezvous), asked.memory, asked.repetitions)
-    if document is None:
-        return None
-    if asked.out is not None:
-        asked.out.write_text(json.dumps(document))
-    return {name: document[name] for name in ("memory", "launcher", "ranks")} | {"rows": {p: len(r) for p, r in document["pairs"].items()}}
-
-
-if __name__ == "__main__":
-    try:
-        answer = main()
-    except XStageError as error:
-        print(f"xstage: {error}", file=sys.stderr)
-        with contextlib.suppress(OSError):
-            sys.stderr.flush()
-        os._exit(error.exit_code)  # a library's exit handlers may wait for a partner that is gone
-    if answer is not None:
-        json.dump(answer, sys.stdout, indent=1)
-        print()

@@ -39,9 +39,10 @@ def compare(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
         raise DataError(f"no file of --memory {REFERENCE} to compare with", "measure one in the same session")
     rows: list[dict[str, Any]] = []
     for memory, group in sorted(by_memory.items(), key=lambda item: item[0] != REFERENCE):
-        for pair in group[0]["pairs"]:
-            for warps in sorted({r["warps"] for r in group[0]["pairs"][pair]}):
-                fitted = _fit([d["pairs"][pair] for d in group], warps)
+        launches = [_by_pair(document) for document in group]
+        for pair in launches[0]:
+            for warps in sorted({r["warps"] for r in launches[0][pair]}):
+                fitted = _fit([rows_of[pair] for rows_of in launches], warps)
                 reference = next((r for r in rows if (r["memory"], r["pair"], r["warps"]) == (REFERENCE, pair, warps)), None)
                 ratios = {
                     name: None if reference is None or not e["value"] else e["value"] / reference[name]["value"]
@@ -50,6 +51,16 @@ def compare(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 rows.append({"memory": memory, "pair": pair, "warps": warps, "processes": len(group), **fitted, "ratio": ratios})
     away = [abs(v - 1) for r in rows if r["memory"] != REFERENCE for v in r["ratio"].values() if v is not None]
     return {"rows": rows, "largest_deviation": max(away, default=None)}
+
+
+def _by_pair(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each pair; documents of before held them so."""
+    if "pairs" in document:
+        return dict(document["pairs"])
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in document["rows"]:
+        found.setdefault(row["pair"], []).append(row)
+    return found
 
 
 def _fit(processes: list[list[dict[str, Any]]], warps: int) -> dict[str, Any]:
