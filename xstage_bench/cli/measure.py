@@ -8,6 +8,8 @@ from importlib import import_module
 import click
 
 from xstage_bench.cli.group import one_of
+from xstage_bench.cli.measure_scenes import COMPANY, STUDIES
+from xstage_bench.cli.measure_scenes import command as scenes
 
 #: Every survey with its one line; ``xstage_bench.cli.measure_NAME`` defines ``command``.
 SURVEYS: dict[str, str] = {
@@ -17,9 +19,6 @@ SURVEYS: dict[str, str] = {
     "footprint": "How far a destination may spread before address translation costs.",
     "processes": "The same bursts into memory that another process owns, by CUDA IPC or NVSHMEM.",
 }
-#: Families of scenes, each as ``scenes --study NAME``.
-STUDIES = ("patterns", "directions", "pairs_at_once", "several_peers", "pulls", "local", "gap_work", "producers_per_sm", "host")
-COMPANY = ("pulls", "local", "gap_work", "producers_per_sm")
 
 
 class _Surveys(click.Group):
@@ -33,8 +32,6 @@ class _Surveys(click.Group):
             command: click.Command = import_module(f"xstage_bench.cli.measure_{cmd_name}").command
             return command
         if cmd_name == "company" or cmd_name in STUDIES:
-            from xstage_bench.cli.measure_scenes import command as scenes
-
             return preset(scenes, cmd_name, ("patterns", "studies"), studies=COMPANY if cmd_name == "company" else (cmd_name,), patterns=())
         if cmd_name in _probes():
             from xstage_bench.cli.run import command as run

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.measure import STUDIES
 from xstage_bench.cli.options import common, surveying
 from xstage_bench.cli.output import Output, table
 from xstage_bench.cli.survey import measuring_into, show
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
     from xstage_bench.schedule.device import Node
     from xstage_bench.schedule.scenes import Scene
 
+#: Families of scenes, each as ``scenes --study NAME`` or by its own name.
+STUDIES = ("patterns", "directions", "pairs_at_once", "several_peers", "pulls", "local", "gap_work", "producers_per_sm", "host")
+COMPANY = ("pulls", "local", "gap_work", "producers_per_sm")
 PATTERNS = ("pair", "both_directions", "fan_out", "incast", "all_to_all", "ring")
 
 
