@@ -65,7 +65,7 @@ def cycles(rounds: NDArray[Any]) -> dict[str, float]:
 def measure(path: str) -> None:
     """Execute everything once on GPU 0, to memory of GPU 1, and write the medians; every byte of the last rounds is read back."""
     here, there = CudaGpu(0), CudaGpu(1)
-    here.reach(1)
+    here.reach((1,))
     sms, words = here.sms, REGIONS * here.sms * WARPS * max(STORES) * STORE_BYTES // 4
     place, report = here.zeroed(256, "here"), here.zeroed(here.sms * ROUNDS * ROUND.itemsize, "report")
     rows: list[dict[str, Any]] = []

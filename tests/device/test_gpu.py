@@ -144,9 +144,9 @@ def test_pinned_memory_is_written_in_place() -> None:
 
 def test_peers_are_reached_once_and_again(cuda: FakeCuda) -> None:
     gpu = CudaGpu(0)
-    gpu.reach(1)
-    gpu.reach(1)
+    gpu.reach((0, 1))
+    gpu.reach((1,))
     assert cuda.reached == {(0, 1)}
     cuda.peers = False
     with pytest.raises(XStageError, match="GPU 0 cannot address the memory of GPU 1"):
-        gpu.reach(1)
+        gpu.reach((1,))

@@ -134,8 +134,7 @@ def measure(source: int, destination: int, footprints_mib: Sequence[int], passes
     """
     largest = max(footprints_mib) << 20
     gpus = {i: _FootprintGpu(i, largest) for i in dict.fromkeys((source, destination))}
-    if source != destination:
-        gpus[source].reach(destination)
+    gpus[source].reach(gpus)
     gpu, tag = gpus[source], 0
     todo = shapes(tuple(gpus)[::-1], gpu.sms, footprints_mib)
     longest = {(s.destination, s.footprint_bytes, s.run_slots, s.producers): s for s in todo}  # sizes ascend
