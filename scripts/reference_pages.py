@@ -212,7 +212,8 @@ def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Comman
 def _options(path: str, command: click.Command) -> list[tuple[str, str]]:
     ctx = click.Context(command, info_name=path)
     records = [p.get_help_record(ctx) for p in command.params if isinstance(p, click.Option) and not p.hidden]
-    return [(record[0].replace("INTEGER RANGE", "N"), record[1]) for record in records if record is not None]
+    # click shows the whole range of a seed; what bounds a number of 32 bits is no help.
+    return [(r[0].replace("INTEGER RANGE", "N"), re.sub(r"(; )?0<=x<=\d{10}", "", r[1])) for r in records if r is not None]
 
 
 def _usage(path: str, command: click.Command) -> str:
