@@ -395,7 +395,7 @@ def _escape(text: str) -> str:
 def _linked(text: str) -> str:
     """Turn the name of a page or finding, as messages and docstrings have it, into a link."""
     text = re.sub(r"\bdocs/([\w-]+)\.md\b", r"[\1](\1.md)", text)
-    return re.sub(r"\b(results/[\w/.-]*?([\w-]+)/README\.md)\b", r"[\2](../\1)", text)
+    return re.sub(r"\b(results/[\w-]+/([a-z]+))(?![\w/.-])", r"[\2](../\1/README.md)", text)
 
 
 def _cell(text: str) -> str:
