@@ -71,7 +71,8 @@ A `?` behind a type means that null may stand there.
 
 SCHEDULES = """## What a user writes
 
-A schedule file is JSON when it begins with `{`, else CSV; UTF-8, at most 512 MiB. Bytes are **per producer**, a multiple of `warps` x 512 for `st.v4`. An unknown key is refused.
+A schedule file is JSON when it begins with `{`, else CSV; UTF-8, at most 512 MiB. Bytes are **per producer**, a multiple of `warps` x 512
+for `st.v4`. An unknown key is refused.
 
 ```json
 {"producers": 132, "warps": 4, "start": "free", "bursts": [{"bytes": 65536}, {"bytes": 65536, "gap_cycles": 2000}]}
