@@ -21,9 +21,9 @@ import click
 import xstage_bench
 from xstage_bench import errors
 from xstage_bench.cli import xstage
-from xstage_bench.glossary import explain
 from xstage_bench.record import columns
-from xstage_bench.schemas import schemas
+from xstage_bench.show.explain import explain
+from xstage_bench.show.schemas import schemas
 
 DOCS = Path(__file__).parent.parent / "docs"
 MADE = "<!-- Made by scripts/reference_pages.py (make reference): change the code, not this page. -->\n"

@@ -15,7 +15,7 @@ import reference_pages
 import xstage_bench
 from xstage_bench.cli import xstage
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
-from xstage_bench.schemas import schemas
+from xstage_bench.show.schemas import schemas
 
 DOCS = Path(__file__).parent.parent / "docs"
 
