@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from xstage_bench.environment import snapshot
-from xstage_bench.fused.moe.group import Gpus, Group
+from xstage_bench.fused.moe.group import ExpertGroup, Gpus
 from xstage_bench.fused.moe.layer import DTYPES, Layer
 from xstage_bench.fused.moe.measure import plain_build
 from xstage_bench.fused.moe.order import Order
@@ -55,7 +55,7 @@ def rank_of(shape: str, dtype: str, tokens: int = TOKENS) -> Layer:
 
 def _measured(gpus: Gpus, rng: np.random.Generator, shape: str, dtype: str) -> Row:
     layer = rank_of(shape, dtype)
-    group = Group(layer, gpus)
+    group = ExpertGroup(layer, gpus)
     own = group.prepare(ORDER, plain_build(layer, group.ranks[0].rows, "none", gpus.sms))
     dense = _dense(layer)
     us: dict[str, list[float]] = {"own": [], "dense": []}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.fused.moe.skeleton import skeleton_name
-from xstage_bench.fused.moe.suite import ROUTINGS, TOKENS, Case, suite_cases
+from xstage_bench.fused.moe.suite import ROUTINGS, TOKENS, MoeCase, suite_cases
 from xstage_bench.fused.moe.summary import PAPER
 from xstage_bench.model.document import Model
 from xstage_bench.model.published import X_STAGE, Published, published_model
@@ -78,7 +78,7 @@ def _variant(name: str) -> dict[str, Any]:
     return {"name": name, "tflops_per_sm": tflops, "service_spread": spread, "loads_wait": waits, "rows": rows}
 
 
-def row_of(model: Model, case: Case, producers: int, flops_per_sm: float, leads: Iterable[float] = LEADS) -> dict[str, Any]:
+def row_of(model: Model, case: MoeCase, producers: int, flops_per_sm: float, leads: Iterable[float] = LEADS) -> dict[str, Any]:
     """Predict Expert-Wave order and each lead of one case; us, with stores and without."""
     options: dict[str, Any] = {"tokens_per_rank": case.tokens, "ep": case.ep, "dtype": case.dtype, "routing": case.routing}
     options |= {"producers": producers, "flops_per_sm": flops_per_sm, "sm_clock_mhz": model.sm_clock_mhz}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.fused.ulysses.attention import REPORT, STAMP, WAIT, Build
+from xstage_bench.fused.ulysses.attention import REPORT, STAMP, WAIT, AttentionBuild
 from xstage_bench.fused.ulysses.check import Verdict
 from xstage_bench.fused.ulysses.problem import Problem
 from xstage_bench.fused.ulysses.tile_order import blocks_of
@@ -52,7 +52,7 @@ class Machine:
 
 
 class FakeGpu:
-    """As much of `gpu.Gpu` as a rig and its variants use."""
+    """As much of `gpu.AttentionGpu` as a rig and its variants use."""
 
     def __init__(self, machine: Machine, device: int, sms: int) -> None:
         self.machine, self.device, self.sms = machine, device, sms
@@ -86,9 +86,8 @@ class FakeGpu:
         self.machine.words(address, 1)[:] = seed % 1000
         return address
 
-    def free(self, addresses: list[int]) -> None:
-        for address in addresses:
-            assert address >> SPACE == self.device
+    def free(self, address: int) -> None:
+        assert address >> SPACE == self.device
 
     def poison(self, address: int, size: int) -> None:
         self.machine.words(address, size, np.uint8)[:] = 0xFF
@@ -111,7 +110,7 @@ class FakeGpu:
     def _identity(self, q: int) -> int:
         return int(self.machine.words(q, 1)[0])
 
-    def attention(self, build: Build) -> FakeKernel:
+    def kernel(self, build: AttentionBuild) -> FakeKernel:
         return FakeKernel(self, build)
 
     def copy_pieces(self, pieces: tuple[int, int], stream: Any, *, blocks: int | None = None, epoch: int = 0) -> None:
@@ -158,10 +157,10 @@ class FakeGpu:
 class FakeKernel:
     """One build of the attention: executes a plan tile by tile."""
 
-    def __init__(self, gpu: FakeGpu, build: Build) -> None:
+    def __init__(self, gpu: FakeGpu, build: AttentionBuild) -> None:
         self.gpu, self.build = gpu, build
 
-    def launch(self, plan: np.ndarray, stream: int, blocks: int | None = None) -> None:
+    def launch(self, plan: np.ndarray, stream: int, ctas: int) -> None:
         p, build, machine = plan[0], self.build, self.gpu.machine
         q, seq, head_dim = p["q"], int(p["seq"]), build.head_dim
         assert [int(x) for x in q[1:5]] == [head_dim, seq, int(q[3]), build.tile_rows]
@@ -191,7 +190,7 @@ class FakeKernel:
                 stamps["begin_ns"], stamps["computed_ns"], stamps["stored_ns"] = 1000 * i, 1000 * i + 900, 1000 * i + 950
                 stamps["smid"], stamps["tile"] = i % self.gpu.sms, i
         if build.flags == "end":
-            ctas = min(blocks or self.gpu.sms, order.size)
+            assert ctas <= order.size
             for owner in range(int(p["owners"])):
                 if p["flags"][owner]:
                     machine.words(int(p["flags"][owner]), 1, np.uint32)[0] += ctas

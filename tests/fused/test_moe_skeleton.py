@@ -17,7 +17,7 @@ from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.tasks import MAX_SM_TASKS, pack
 from xstage_bench.fused.moe.layer import PADDING, rows_of
 from xstage_bench.fused.moe.skeleton import skeleton_name, skeleton_schedules, with_skeletons
-from xstage_bench.fused.moe.suite import Case, suite_cases
+from xstage_bench.fused.moe.suite import MoeCase, suite_cases
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.replay_document import read_replay
 
@@ -26,7 +26,7 @@ RECORDED = asset_dir("results") / "h200-x2" / "replay" / "skeleton-block-spin" /
 
 
 def test_a_skeleton_has_the_rows_of_the_layer() -> None:
-    case = Case("keye-vl-2", "fp8", "skewed", 512)
+    case = MoeCase("keye-vl-2", "fp8", "skewed", 512)
     rows = rows_of(case.layer, 0)
     narrow, wide = ([*skeleton_schedules([case], [combine])] for combine in ("bf16", "f32"))
     assert [s.name for s in narrow] == [f"keye-vl-2-fp8-512-skewed-{end}" for end in ("wave", "lead1", "lead2")]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xstage_bench.assets import asset_dir
-from xstage_bench.fused.moe.build import STAMP, Build
-from xstage_bench.fused.moe.forecast import TileTimes, predict_order
+from xstage_bench.fused.moe.build import STAMP, MoeBuild
+from xstage_bench.fused.moe.forecast import MoeTileTimes, predict_order
 from xstage_bench.fused.moe.group import Prepared
 from xstage_bench.fused.moe.layer import Layer, rows_of
 from xstage_bench.fused.moe.order import BLOCK_SHIFT, SECOND_BIT, Order, TaskLists
@@ -24,7 +24,7 @@ from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import moe_shape
 
 LINEAR1_NS, LINEAR2_NS, START = 1000, 400, 1 << 60
-TIMES = TileTimes(linear1_ns=6_400, linear2_ns=3_200, linear1_rest_ns=1_400, linear2_rest_ns=3_100)
+TIMES = MoeTileTimes(linear1_ns=6_400, linear2_ns=3_200, linear1_rest_ns=1_400, linear2_rest_ns=3_100)
 
 ONE_GROUP = np.zeros(1, dtype=np.int64)
 
@@ -161,7 +161,7 @@ def test_a_case_executes_both_orders_with_stores_and_without_and_the_median_coun
     )
 
     def ready(order: Order, combine: Any) -> Prepared:
-        return Prepared(order, Build(combine=combine), False, (lists,), ())
+        return Prepared(order, MoeBuild(combine=combine), False, (lists,), ())
 
     wave, chosen = Order("wave", 4), Order("interleaved", lead=2.0)
     prepared = {"wave 2": ready(Order("wave", 2), "f32"), "wave 4": ready(wave, "f32"), "wave alone": ready(wave, "none")}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.fused.ulysses.attention import Build
+from xstage_bench.fused.ulysses.attention import AttentionBuild
 from xstage_bench.fused.ulysses.plans import awaited, blocks_of_owner
 from xstage_bench.fused.ulysses.problem import BF16_BYTES, Placing, Problem
 from xstage_bench.fused.ulysses.tile_order import ORDERS, blocks_of, owner_of_block
@@ -63,7 +63,7 @@ def test_owners_share_all_rows(p: Problem) -> None:
     assert p.remote_bytes(0) == (p.seq - p.rows_of(0)) * p.local_heads * p.head_dim * BF16_BYTES
 
 
-def flags_set(p: Problem, build: Build, source: int, ctas: int) -> Counter[tuple[int, int]]:
+def flags_set(p: Problem, build: AttentionBuild, source: int, ctas: int) -> Counter[tuple[int, int]]:
     """What ``publish_tile`` of cuda/attention_publish.cuh does in one launch: (owner, word) and how often."""
     out: Counter[tuple[int, int]] = Counter()
     blocks = blocks_of(p.seq, build.tile_rows)
@@ -80,7 +80,7 @@ def flags_set(p: Problem, build: Build, source: int, ctas: int) -> Counter[tuple
 @settings(max_examples=60)
 @given(problems(), st.sampled_from(["end", "shard", "tile"]), st.sampled_from([2, 3]), st.booleans())
 def test_a_rank_awaits_exactly_what_the_others_publish_to_its_gpu(p: Problem, flags: str, consumers: int, emulated: bool) -> None:
-    build = Build(HEAD_DIM, 128, consumers, flags=flags)  # type: ignore[arg-type]
+    build = AttentionBuild(HEAD_DIM, 128, consumers, flags=flags)  # type: ignore[arg-type]
     placing = Placing(p, (0, 1) if emulated else tuple(range(p.ranks)))
     base = {(s, o): (s * 100 + o) << 32 for s in placing.sources for o in range(p.ranks)}
     for rank in placing.sources:
@@ -117,7 +117,7 @@ def execute(pieces: np.ndarray, spaces: dict[int, np.ndarray]) -> None:
 def test_every_way_to_copy_brings_every_row_to_its_place(p: Problem, way: str) -> None:
     rng = np.random.default_rng(p.seq)
     width, pitch = p.row_bytes, p.ranks * p.row_bytes
-    placing, build = Placing(p, tuple(range(p.ranks))), Build(HEAD_DIM, 128, 2)
+    placing, build = Placing(p, tuple(range(p.ranks))), AttentionBuild(HEAD_DIM, 128, 2)
     result = [rng.integers(0, 255, (p.seq, width), dtype=np.uint8) for _ in range(p.ranks)]
     spaces = {100 + o: memory(p.rows_of(o) * pitch) for o in range(p.ranks)}
     owners = {o: (100 + o) << 32 for o in range(p.ranks)}

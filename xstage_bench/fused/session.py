@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from xstage_bench.device.cuda.compile import newly_compiled
+from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.errors import DeviceLostError, XStageError
 
 #: Silence after which the process is taken for hung. Every wait inside the kernels ends after 2 s; compiling and connecting take longer.
@@ -54,6 +55,15 @@ def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> It
         if process.is_alive():
             process.kill()
             process.join()
+
+
+def recorded(work: Work, job: dict[str, Any], document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what `results` does, but for the identities of the kernels, which `document` is given under ``kernels``."""
+    for kind, value in results(work, job):
+        if kind == "kernels":
+            document["kernels"] = plain(merged([Kernel(**one) for one in document["kernels"]], value))
+        else:
+            yield kind, value
 
 
 def _serve(work: Work, job: dict[str, Any], pipe: Connection) -> None:

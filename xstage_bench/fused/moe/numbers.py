@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .layer import IntArray, Layer
+from xstage_bench.fused.moe.layer import IntArray, Layer
 
 #: Relative error above which a row is wrong, by type of the operands, or of the row where that is coarser.
 TOLERANCE = {"bf16": 1e-2, "fp8": 6e-2}

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from xstage_bench.fused.moe.build import COMBINE_BYTES
+from xstage_bench.fused.moe.suite import MoeCase
 from xstage_bench.task_schedule import TaskSchedule
 from xstage_bench.workloads.moe import MAX_EP, moe_tasks
 from xstage_bench.workloads.shapes import moe_shape
-
-from .build import COMBINE_BYTES
-from .suite import Case
 
 #: Linear-1 tiles per SM by which Linear-1 is ahead; the better one is the skeleton's interleaved order.
 LEADS = (1.0, 2.0)
@@ -23,7 +22,7 @@ WAVE = "wave"
 ENOUGH = 0.9
 
 
-def skeleton_schedules(cases: Iterable[Case], combines: Sequence[str]) -> Iterator[TaskSchedule]:
+def skeleton_schedules(cases: Iterable[MoeCase], combines: Sequence[str]) -> Iterator[TaskSchedule]:
     """Return Expert-Wave order, as the public kernel picks its waves, and each lead, of every case and width of a result row."""
     for case in cases:
         for combine in combines:

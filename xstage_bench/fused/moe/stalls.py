@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .forecast import TileTimes, predict_order
-from .layer import Layer, Rows
-from .order import Order, TaskLists, groups_of
+from xstage_bench.fused.moe.forecast import MoeTileTimes, predict_order
+from xstage_bench.fused.moe.layer import ExpertRows, Layer
+from xstage_bench.fused.moe.order import Order, TaskLists, groups_of
 
 if TYPE_CHECKING:
+    from xstage_bench.fused.moe.group import ExpertGroup, Prepared
     from xstage_bench.model.document import Model
-
-    from .group import Group, Prepared
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -33,19 +32,10 @@ CLOSE_US = 1.0
 
 
 def idle_before(begin_ns: FloatArray, computed_ns: FloatArray, first: IntArray) -> FloatArray:
-    """Return how long an SM's tensor cores were idle before each task.
+    """Return how long an SM's tensor cores were idle before each task, whose first operands and whose last product came at these times.
 
-    Parameters
-    ----------
-    begin_ns, computed_ns : ndarray, shape (tasks,)
-        When a task had the tensor cores and its first operands, and when its products had ended.
-    first : ndarray of int, shape (SMs + 1,)
-        Tasks of SM p are ``first[p]:first[p + 1]``.
-
-    Notes
-    -----
-    Nothing before the first task of a list, which waits for the start of the launch; nothing after the last one, whose SM has no more work.
-    A task may begin before the last products of the one before it have ended: no idle time either.
+    Tasks of SM p are ``first[p]:first[p + 1]``. Nothing before the first task of a list, which waits for the start of the launch; nothing
+    after the last one, whose SM has no more work. A task may begin before the last products of the one before it have ended: no idle time.
     """
     idle = np.maximum(begin_ns - np.roll(computed_ns, 1), 0.0)
     idle[_heads(first)] = 0.0
@@ -60,17 +50,8 @@ def _heads(first: IntArray) -> IntArray:
 def apart_us(begin_ns: FloatArray, lists: TaskLists, groups: IntArray) -> float:
     """Return how far apart tiles begin that read the same weights, us: the median over all tiles of weights that several share.
 
-    Parameters
-    ----------
-    begin_ns : ndarray, shape (tasks,)
-    lists : TaskLists
-    groups : ndarray of int, shape (blocks,)
-        Of `order.groups_of`.
-
-    Notes
-    -----
-    SMs that read the same operands at the same time are served by one read of the second level cache, and of memory. Once they are out of
-    step, everybody's operands come later (docs/moe.md).
+    `groups` are those of `order.groups_of`. SMs that read the same operands at the same time are served by one read of the second level
+    cache, and of memory. Once they are out of step, everybody's operands come later (docs/moe.md).
     """
     shared = (groups[lists.block] << 13 | lists.second.astype(np.int64) << 12) | lists.column
     turn = np.argsort(shared, kind="stable")
@@ -81,22 +62,14 @@ def apart_us(begin_ns: FloatArray, lists: TaskLists, groups: IntArray) -> float:
 
 
 def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists, groups: IntArray) -> dict[str, Any]:
-    """Read the stall off two executions of one order.
-
-    Parameters
-    ----------
-    stores, none : ndarray of `build.STAMP`, shape (tasks,)
-        With result rows stored, and with none.
-    lists : TaskLists
-    groups : ndarray of int, shape (blocks,)
-        Blocks that share weights (`apart_us`).
+    """Read the stall off the `build.STAMP`s of two executions of one order, with result rows stored and with none.
 
     Returns
     -------
     dict
         ``measured_us``: the stall, of both kinds of tile together; ``between_us`` and ``within_us``: its parts. ``idle_us``,
         ``idle_without_us``: of what the first part is the difference. ``store_span_us``: from the end of a Linear-2 tile's products to its
-        last store, of the first warp. ``apart_us``, ``apart_without_us``: as `apart_us` says.
+        last store, of the first warp. ``apart_us``, ``apart_without_us``: as `apart_us` says, with `groups`.
     """
     (idle, busy, spans), (bare, undisturbed, _) = (_read(one, lists) for one in (stores, none))
     apart, together = (apart_us((one["begin_ns"] - one["begin_ns"].min()).astype(np.float64), lists, groups) for one in (stores, none))
@@ -113,14 +86,7 @@ def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists, groups:
 
 
 def predicted(
-    model: Model,
-    layer: Layer,
-    rows: Rows,
-    times: TileTimes,
-    combine: str,
-    ctas: int,
-    order: Order,
-    stages: int | None = None,
+    model: Model, layer: Layer, rows: ExpertRows, times: MoeTileTimes, combine: str, ctas: int, order: Order, stages: int | None = None
 ) -> dict[str, Any]:
     """Predict the stall of one order of rank 0; parameters as of `forecast.predict_order`.
 
@@ -141,16 +107,11 @@ def predicted(
     return {"predicted_us": idle[0] - idle[1] + within, "predicted_within_us": within, "predicted_store_span_us": _spans(spans)}
 
 
-def measure_stalls(group: Group, prepared: Mapping[str, Prepared], forecast: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def measure_stalls(group: ExpertGroup, prepared: Mapping[str, Prepared], forecast: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Execute both orders of a case with stores and without, stamped, `EXECUTIONS` times in turn.
 
-    Parameters
-    ----------
-    group : Group
-    prepared : mapping of str to Prepared
-        By the names of `measure.case_variants`.
-    forecast : mapping of str to mapping
-        Of ``wave`` and ``chosen``, what `predicted` returned; empty where no model is there.
+    `prepared` is by the names of `measure.case_variants`; `forecast`, of ``wave`` and ``chosen``, is what `predicted` returned, empty
+    where no model is there.
 
     Returns
     -------

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .skeleton import ENOUGH
-from .stalls import CLOSE_US, pairs_of
-from .suite import arrived_us, best_wave, is_wave
+from xstage_bench.fused.moe.skeleton import ENOUGH
+from xstage_bench.fused.moe.stalls import CLOSE_US, pairs_of
+from xstage_bench.fused.moe.suite import arrived_us, best_wave, is_wave
 
 #: Shapes that the paper measures; the eighth is Keye-VL-2.0.
 PAPER = ("qwen3.5", "hy3", "dsv4-flash", "glm-5.2", "mimo-v2.5", "dit-moe", "dsv4-pro")

@@ -1,18 +1,17 @@
-"""What ``cuda/attention.cu`` is compiled for, the plan that one launch reads, and the launch itself.
+"""What ``cuda/attention.cu`` is compiled for and the plan that one launch reads; pure numpy.
 
-Pure numpy but for `Attention`, which needs a GPU. The dtypes mirror the structs of ``cuda/attention_plan.cuh``; a test compares the sizes.
+The dtypes mirror the structs of ``cuda/attention_plan.cuh``; a test compares the sizes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import HOPPER, compile_kernel
-from xstage_bench.errors import UsageError, WaivedError
+from xstage_bench.errors import UsageError
+from xstage_bench.fused.gpu import HopperBuild
 from xstage_bench.gpus import Default
 
 MAX_OWNERS = 16
@@ -47,7 +46,7 @@ def alone_of(store: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class AttentionBuild(HopperBuild):
     """One compile-time variant of the kernel.
 
     Attributes
@@ -68,6 +67,8 @@ class Build:
         Whether each tile leaves its times.
     """
 
+    source: ClassVar[str] = "attention.cu"
+    symbol: ClassVar[str] = "xstage_attention"
     head_dim: int = 128
     keys: int = 160
     consumers: int = 2
@@ -106,7 +107,7 @@ class Build:
         return self._tile_bytes + 2 * self.stages * self.keys * self.head_dim * 2
 
     def defines(self) -> dict[str, str]:
-        """Preprocessor definitions of ``cuda/attention.cu``."""
+        """Preprocessor definitions."""
         return {
             "XSTAGE_HEAD_DIM": str(self.head_dim),
             "XSTAGE_KEYS": str(self.keys),
@@ -116,10 +117,6 @@ class Build:
             "XSTAGE_FLAGS": str(FLAGS.index(self.flags)),
             "XSTAGE_STAMPS": str(int(self.stamps)),
         }
-
-    def cubin(self) -> bytes:
-        """Compile; needs no GPU."""
-        return compile_kernel("attention.cu", HOPPER, self.defines())
 
 
 #: Builds to choose from, by head dimension: keys at a time, consumers, and TFLOP/s of one H200 on 16 to 33 thousand rows, 2026-11-29.
@@ -139,7 +136,7 @@ TUNED: tuple[Default, ...] = tuple(
 )  # fmt: skip
 
 
-def builds_of(head_dim: int, store: Store) -> dict[Build, float]:
+def builds_of(head_dim: int, store: Store) -> dict[AttentionBuild, float]:
     """Return the builds of a head dimension and their TFLOP/s on a long sequence.
 
     Bulk stores need the staged rows to lie beside the queries: over them, the next queries would wait for the link.
@@ -151,67 +148,16 @@ def builds_of(head_dim: int, store: Store) -> dict[Build, float]:
     """
     if head_dim not in _RATES:
         raise UsageError(f"head dimension {head_dim}", f"the attention kernel has {' and '.join(map(str, sorted(_RATES)))}")
-    found = {Build(head_dim, keys, consumers, store=store): rate for keys, consumers, rate in _RATES[head_dim]}
+    found = {AttentionBuild(head_dim, keys, consumers, store=store): rate for keys, consumers, rate in _RATES[head_dim]}
     return {build: rate for build, rate in found.items() if store != "bulk" or not build.staged_over_queries}
 
 
-def best_build(head_dim: int, store: Store, seq: int, heads: int, sms: int) -> Build:
+def best_build(head_dim: int, store: Store, seq: int, heads: int, sms: int) -> AttentionBuild:
     """Return the build that needs the least time by its rate, its whole waves of tiles and its whole blocks of keys."""
     rates = builds_of(head_dim, store)
 
-    def cost(build: Build) -> float:
+    def cost(build: AttentionBuild) -> float:
         waves = -(-heads * -(-seq // build.tile_rows) // sms)
         return waves * build.tile_rows * -(-seq // build.keys) * build.keys / rates[build]
 
     return min(rates, key=cost)
-
-
-class Attention:
-    """The kernel of one build, loaded on one GPU."""
-
-    def __init__(self, device: int, build: Build) -> None:
-        from cuda.bindings import driver
-        from cupy.cuda import runtime
-
-        self.device, self.build, self._runtime, self._driver = device, build, runtime, driver
-        runtime.setDevice(device)
-        properties = runtime.getDeviceProperties(device)
-        if (int(properties["major"]), int(properties["minor"])) != (9, 0):
-            raise WaivedError(
-                f"GPU {device} has compute capability {properties['major']}.{properties['minor']}: the attention kernel needs 9.0",
-                "run on an H100, H200 or GH200",
-            )
-        runtime.free(0)  # a context for the driver calls below
-        self.sms = int(properties["multiProcessorCount"])
-        module = self._call(driver.cuModuleLoadData(build.cubin()))
-        self._function = self._call(driver.cuModuleGetFunction(module, b"xstage_attention"))
-        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self._call(driver.cuFuncSetAttribute(self._function, limit, build.shared_bytes))
-
-    def launch(self, plan: NDArray[Any], stream: int, blocks: int | None = None) -> None:
-        """Start the kernel with a `PLAN` of one element on a CUDA stream and return at once.
-
-        Parameters
-        ----------
-        plan : ndarray
-            Its bytes are copied into the launch.
-        stream : int
-            Handle of a stream of this GPU.
-        blocks : int, optional
-            CTAs; by default one for each SM, never more than there are tiles.
-        """
-        self._runtime.setDevice(self.device)
-        blocks = min(self.sms if blocks is None else blocks, int(plan["tiles"][0]))
-        arguments = np.array([plan.ctypes.data], dtype=np.uint64)  # void **: one parameter, the whole struct
-        driver = self._driver
-        self._call(
-            driver.cuLaunchKernel(
-                self._function, blocks, 1, 1, self.build.threads, 1, 1, self.build.shared_bytes, driver.CUstream(stream),
-                int(arguments.ctypes.data), 0,
-            )
-        )  # fmt: skip
-
-    def _call(self, result: tuple[Any, ...]) -> Any:
-        if result[0] != self._driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"GPU {self.device}: {result[0].name}")
-        return result[1] if len(result) == 2 else None

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.fused.ulysses.attention import Build, Store, alone_of
+from xstage_bench.fused.ulysses.attention import AttentionBuild, Store, alone_of
 from xstage_bench.fused.ulysses.problem import BF16_BYTES, Problem
 from xstage_bench.fused.ulysses.tile_order import ORDERS
 from xstage_bench.task_schedule import NONE, TaskSchedule
@@ -54,7 +54,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class TileTimes:
+class AttentionTileTimes:
     """How long tiles compute and when the SMs have done, in one execution with nothing sent.
 
     When SMs end decides how far their last stores coincide, and how much their tiles differ does not say it.
@@ -78,7 +78,7 @@ class TileTimes:
     late_us: list[float]
 
     @classmethod
-    def of(cls, stamps: NDArray[np.void], ctas: int) -> TileTimes:
+    def of(cls, stamps: NDArray[np.void], ctas: int) -> AttentionTileTimes:
         """Take them from `STAMP`s of shape (tiles, consumers) in the order of the tiles."""
         begin, computed = stamps["begin_ns"].min(axis=1), stamps["computed_ns"].max(axis=1)
         us = (computed - begin).astype(np.float64) / 1e3
@@ -99,7 +99,7 @@ class TileTimes:
 
 
 def tasks_of(
-    problem: Problem, build: Build, order: NDArray[np.uint32], rank: int, ctas: int, times: TileTimes, sm_clock_mhz: float
+    problem: Problem, build: AttentionBuild, order: NDArray[np.uint32], rank: int, ctas: int, times: AttentionTileTimes, sm_clock_mhz: float
 ) -> TaskSchedule:
     """Describe one rank's kernel as tasks: each tile computes, then stores its rows, those of other owners to the peer.
 
@@ -107,7 +107,7 @@ def tasks_of(
     ----------
     order : ndarray of uint32
         Tiles as the kernel reads them.
-    times : TileTimes
+    times : AttentionTileTimes
     """
     unit = _WARPS * _WARP_STORE_BYTES
     cta = np.arange(order.size) % ctas
@@ -140,10 +140,10 @@ def tasks_of(
 def forecast(
     model: Model,
     problem: Problem,
-    builds: Mapping[Store, Build],
+    builds: Mapping[Store, AttentionBuild],
     orders: Mapping[tuple[Store, str], NDArray[np.uint32]],
     alone_us: Mapping[Store, float],
-    times: Mapping[Store, TileTimes],
+    times: Mapping[Store, AttentionTileTimes],
     *,
     ctas: int,
     sm_clock_mhz: float,
@@ -158,7 +158,7 @@ def forecast(
         Of rank 0.
     alone_us : mapping of str to float
         Attention alone of each build.
-    times : mapping of str to TileTimes
+    times : mapping of str to AttentionTileTimes
         Of each build.
     ctas : int
         One for each SM.
@@ -212,14 +212,14 @@ def add_forecasts(document: dict[str, Any], model: Model) -> None:
         if any("late_us" not in facts["compute"] for facts in row["tiles"].values()):
             raise DataError(f"{row['shape']}: the document does not say when its SMs end (late_us)", "record it anew: xstage fused ulysses")
         problem = Problem(row["heads"], row["kv_heads"], row["head_dim"], row["seq"], row["sp"], row["shape"])
-        builds = {store: Build(**fields) for store, fields in row["builds"].items()}
+        builds = {store: AttentionBuild(**fields) for store, fields in row["builds"].items()}
         names = {name.split()[2] for name in row["times_us"] if name.startswith("fused ") and len(name.split()) == 3}
         orders = {
             (store, name): ORDERS[name](problem.local_heads, problem.seq, build.tile_rows, problem.ranks, 0, row["sms"])
             for store, build in builds.items()
             for name in sorted(names)
         }
-        times = {store: TileTimes(**facts["compute"]) for store, facts in row["tiles"].items()}
+        times = {store: AttentionTileTimes(**facts["compute"]) for store, facts in row["tiles"].items()}
         alone = {store: row["times_us"][alone_of(store)]["value"] for store in builds}
         clock = max((gpu["sm_clock_mhz"] or 0 for gpu in row["clocks"] or ()), default=0) or model.sm_clock_mhz
         store, name = next(iter(orders))

@@ -6,10 +6,10 @@ from typing import Any
 
 from xstage_bench.errors import WaivedError
 from xstage_bench.fused.ulysses.rig import Rig
-from xstage_bench.fused.ulysses.variants import Variant
+from xstage_bench.fused.ulysses.variants import AttentionVariant
 
 
-def cudnn(rig: Rig) -> Variant:
+def cudnn(rig: Rig) -> AttentionVariant:
     """Scaled dot-product attention of the same shape and kind of inputs on every rank's GPU and stream.
 
     Raises
@@ -45,4 +45,4 @@ def cudnn(rig: Rig) -> Variant:
         queue()
     except RuntimeError as error:
         raise WaivedError(f"cuDNN refuses {p.local_heads} heads x {p.seq} x {p.head_dim}: {error}", "compare with another shape") from None
-    return Variant("cudnn", queue, delivers=False)
+    return AttentionVariant("cudnn", queue, delivers=False)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import XStageError
-from xstage_bench.fused.ulysses.gpu import Gpu
-from xstage_bench.fused.ulysses.variants import Variant
+from xstage_bench.fused.spread import in_turn
+from xstage_bench.fused.ulysses.gpu import AttentionGpu
+from xstage_bench.fused.ulysses.variants import AttentionVariant
 
 #: Rounds there and back begin after so long: of a GPU that comes from idleness, power does not limit the clocks yet.
 WARM_UP_S = 0.3
@@ -20,11 +21,11 @@ class Gate:
 
     Parameters
     ----------
-    gpus : sequence of Gpu
+    gpus : sequence of AttentionGpu
         One for each rank.
     """
 
-    def __init__(self, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, gpus: Sequence[AttentionGpu]) -> None:
         import cupy
 
         self._gpus = list(gpus)
@@ -38,7 +39,7 @@ class Gate:
     def __len__(self) -> int:
         return len(self._gpus)
 
-    def time_us(self, variant: Variant) -> NDArray[np.float64]:
+    def time_us(self, variant: AttentionVariant) -> NDArray[np.float64]:
         """Queue a variant behind the gate, open it, and return the time of each rank.
 
         Raises
@@ -62,7 +63,13 @@ class Gate:
 
 
 def interleave(
-    gate: Gate, variants: Sequence[Variant], rng: np.random.Generator, *, seconds: float, rounds: tuple[int, int], back: bool = False
+    gate: Gate,
+    variants: Sequence[AttentionVariant],
+    rng: np.random.Generator,
+    *,
+    seconds: float,
+    rounds: tuple[int, int],
+    back: bool = False,
 ) -> dict[str, NDArray[np.float64]]:
     """Time all variants in each of several rounds.
 
@@ -86,15 +93,11 @@ def interleave(
     while not once_s or (back and warmed_s < WARM_UP_S):
         once_s = sum(float(gate.time_us(variant).max()) for variant in variants) / 1e6
         warmed_s += once_s
-    passes = 2 if back else 1
-    count = int(min(max(seconds / (passes * once_s), rounds[0]), rounds[1]))
-    times = {v.name: np.zeros((count, passes, len(gate))) for v in variants}
-    for number in range(count):
-        order = rng.permutation(len(variants))
-        for turn in range(passes):
-            for i in order[:: -1 if turn else 1]:
-                times[variants[i].name][number, turn] = gate.time_us(variants[i])
-    return {name: rows.mean(axis=1) for name, rows in times.items()}
+    count = int(min(max(seconds / ((2 if back else 1) * once_s), rounds[0]), rounds[1]))
+    times: dict[str, list[NDArray[np.float64]]] = {variant.name: [] for variant in variants}
+    for _, variant in in_turn(variants, count, rng, back=back):
+        times[variant.name].append(gate.time_us(variant))
+    return {name: np.reshape(us, (count, -1, len(gate))).mean(axis=1) for name, us in times.items()}
 
 
 def slowest(times: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:

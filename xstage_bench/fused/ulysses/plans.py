@@ -9,30 +9,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.ulysses.attention import PLAN, WAIT, Build
+from xstage_bench.fused.gpu import TIMEOUT_NS
+from xstage_bench.fused.ulysses.attention import PLAN, WAIT, AttentionBuild
 from xstage_bench.fused.ulysses.problem import Placing, Problem
 from xstage_bench.fused.ulysses.tile_order import blocks_of
 
 SHARD_FLAG_BYTES = 128
 STORE_BOX_ROWS = 16
-TIMEOUT_NS = 2_000_000_000
 #: Encodes a tensor: address, head_dim, rows, heads, rows of a box.
 Encode = Callable[[int, int, int, int, int], NDArray[np.uint64]]
 
 
-def plan_inputs(problem: Problem, build: Build, inputs: Mapping[str, int], order: tuple[int, int], encode: Encode) -> NDArray[Any]:
+def plan_inputs(problem: Problem, build: AttentionBuild, inputs: Mapping[str, int], order: tuple[int, int], encode: Encode) -> NDArray[Any]:
     """Return a plan with everything but its outputs and flags.
 
     Parameters
     ----------
     problem : Problem
-    build : Build
+    build : AttentionBuild
     inputs : mapping of str to int
         Addresses of ``q``, ``k`` and ``v``, each ``[rows, local heads, head_dim]``.
     order : tuple of int
         Address and number of the tiles.
     encode : callable
-        `tensor_map.rows_of_heads`.
+        `device.cuda.tensor_map.rows_of_heads`.
     """
     p, plan = problem, np.zeros(1, PLAN)
     plan["q"][0] = encode(inputs["q"], p.head_dim, p.seq, p.local_heads, build.tile_rows)
@@ -73,12 +73,12 @@ def blocks_of_owner(problem: Problem, tile_rows: int, owner: int) -> range:
     return range(first // tile_rows, -(-(first + rows) // tile_rows)) if rows else range(0)
 
 
-def flag_words(problem: Problem, build: Build) -> int:
+def flag_words(problem: Problem, build: AttentionBuild) -> int:
     """Return how many words one sender has at one owner."""
     return problem.heads * blocks_of(problem.seq, build.tile_rows) if build.flags == "tile" else SHARD_FLAG_BYTES // 4
 
 
-def awaited(placing: Placing, build: Build, rank: int, ctas: int, address: Mapping[tuple[int, int], int]) -> NDArray[Any]:
+def awaited(placing: Placing, build: AttentionBuild, rank: int, ctas: int, address: Mapping[tuple[int, int], int]) -> NDArray[Any]:
     """Return the `WAIT` entries of the flags that arrive on the GPU of `rank` from other ranks, as many as one launch sets.
 
     Parameters

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.tensor_map import rows_of_heads
-from xstage_bench.fused.ulysses.attention import Build
+from xstage_bench.device.cuda.tensor_map import rows_of_heads
+from xstage_bench.fused.ulysses.attention import AttentionBuild
 from xstage_bench.fused.ulysses.check import Verdict
-from xstage_bench.fused.ulysses.gpu import Gpu
+from xstage_bench.fused.ulysses.gpu import AttentionGpu
 from xstage_bench.fused.ulysses.plans import aim_local, aim_owners, plan_inputs
 from xstage_bench.fused.ulysses.problem import BF16_BYTES, Placing
 from xstage_bench.fused.ulysses.tile_order import ORDERS
@@ -24,16 +24,16 @@ class Rig:
 
     Parameters
     ----------
-    gpus : dict of int to Gpu
+    gpus : dict of int to AttentionGpu
         By device index; they outlive the rig, so that kernels are loaded once.
     placing : Placing
     seed : int
         Of the inputs, which differ between ranks.
     """
 
-    def __init__(self, gpus: dict[int, Gpu], placing: Placing, seed: int) -> None:
+    def __init__(self, gpus: dict[int, AttentionGpu], placing: Placing, seed: int) -> None:
         self.placing, self.problem, self._gpus = placing, placing.problem, gpus
-        self._taken: list[tuple[Gpu, int]] = []
+        self._taken: list[tuple[AttentionGpu, int]] = []
         p = self.problem
         self.gpus = [gpus[d] for d in placing.devices]
         rows = {"q": p.local_heads, "k": p.local_kv_heads, "v": p.local_kv_heads}
@@ -46,17 +46,17 @@ class Rig:
         ]
         self.local = [self.take(gpu, p.seq * p.row_bytes) for gpu in self.gpus]
         self._guard = GUARD_ROWS * p.ranks * p.row_bytes
-        self._regions: dict[tuple[int, int], tuple[Gpu, int, int]] = {}
+        self._regions: dict[tuple[int, int], tuple[AttentionGpu, int, int]] = {}
         for key, device in placing.regions().items():
             size = p.rows_of(key[1]) * p.ranks * p.row_bytes + 2 * self._guard
             self._regions[key] = (gpus[device], self.take(gpus[device], size), size)
         self._orders: dict[tuple[int, str, int, int], tuple[int, NDArray[np.uint32]]] = {}
 
-    def take(self, gpu: Gpu, size: int) -> int:
+    def take(self, gpu: AttentionGpu, size: int) -> int:
         """Return new memory that lives as long as this rig."""
         return self._keep(gpu, gpu.zeros(size))
 
-    def upload(self, gpu: Gpu, array: NDArray[np.void]) -> tuple[int, int]:
+    def upload(self, gpu: AttentionGpu, array: NDArray[np.void]) -> tuple[int, int]:
         """Address and number of entries of a table that lives as long as this rig."""
         return self._keep(gpu, gpu.upload(array)), array.size
 
@@ -68,7 +68,7 @@ class Rig:
             if self.problem.rows_of(owner)
         }
 
-    def order(self, rank: int, name: str, build: Build, ctas: int) -> tuple[tuple[int, int], NDArray[np.uint32]]:
+    def order(self, rank: int, name: str, build: AttentionBuild, ctas: int) -> tuple[tuple[int, int], NDArray[np.uint32]]:
         """Return a tile order on the GPU (address, tiles) and here."""
         key = (rank, name, build.tile_rows, ctas)
         if key not in self._orders:
@@ -78,15 +78,15 @@ class Rig:
         address, words = self._orders[key]
         return (address, words.size), words
 
-    def plan_local(self, rank: int, build: Build, order: str, ctas: int) -> NDArray[np.void]:
+    def plan_local(self, rank: int, build: AttentionBuild, order: str, ctas: int) -> NDArray[np.void]:
         """Return the plan of attention alone: everything stays with this rank, without the other ranks' heads between."""
         return aim_local(self._plan(rank, build, order, ctas), self.problem, self.local[rank], rows_of_heads)
 
-    def plan_owners(self, rank: int, build: Build, order: str, ctas: int, addresses: dict[int, int]) -> NDArray[np.void]:
+    def plan_owners(self, rank: int, build: AttentionBuild, order: str, ctas: int, addresses: dict[int, int]) -> NDArray[np.void]:
         """Return the plan that sends every row to the address of its owner."""
         return aim_owners(self._plan(rank, build, order, ctas), self.problem, rank, addresses, rows_of_heads)
 
-    def _plan(self, rank: int, build: Build, order: str, ctas: int) -> NDArray[np.void]:
+    def _plan(self, rank: int, build: AttentionBuild, order: str, ctas: int) -> NDArray[np.void]:
         return plan_inputs(self.problem, build, self.inputs[rank], self.order(rank, order, build, ctas)[0], rows_of_heads)
 
     def verify(self, run: Callable[[], None]) -> dict[str, object]:
@@ -117,9 +117,9 @@ class Rig:
     def close(self) -> None:
         """Free everything that was taken."""
         for gpu, address in self._taken:
-            gpu.free([address])
+            gpu.free(address)
         self._taken.clear()
 
-    def _keep(self, gpu: Gpu, address: int) -> int:
+    def _keep(self, gpu: AttentionGpu, address: int) -> int:
         self._taken.append((gpu, address))
         return address

@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.errors import UsageError, WaivedError, XStageError
-from xstage_bench.fused.session import results
+from xstage_bench.fused.session import recorded
 from xstage_bench.fused.ulysses.attention import ALONE, FLAGS, STORES, TUNED, Flags, Store, alone_of, best_build
 from xstage_bench.fused.ulysses.document import SCHEMA_VERSION
 from xstage_bench.fused.ulysses.problem import Placing, Problem
@@ -55,7 +54,7 @@ _FLOP_PER_S = 600e12
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AttentionCase:
     """One shape, sequence length and degree of parallelism."""
 
     shape: str
@@ -70,7 +69,7 @@ class Case:
         return Problem(self.heads, self.kv_heads, self.head_dim, self.seq, self.sp, self.shape)
 
 
-def cases_of(shapes: Sequence[str], degrees: Sequence[int], seqs: Sequence[int] = ()) -> tuple[list[Case], list[str]]:
+def cases_of(shapes: Sequence[str], degrees: Sequence[int], seqs: Sequence[int] = ()) -> tuple[list[AttentionCase], list[str]]:
     """Return the cases of some shapes, all of them if none is named, and what was left out because its heads cannot be dealt.
 
     Raises
@@ -78,12 +77,12 @@ def cases_of(shapes: Sequence[str], degrees: Sequence[int], seqs: Sequence[int] 
     UsageError
         No such shape, or nothing is left.
     """
-    cases: dict[Case, None] = {}
+    cases: dict[AttentionCase, None] = {}
     left_out = []
     for one in [one for name in shapes or known_heads() for one in heads_named(name)]:
         for seq in seqs or (one.seq,):
             for sp in degrees:
-                case = Case(one.name, one.heads, one.kv_heads, one.head_dim, seq, sp)
+                case = AttentionCase(one.name, one.heads, one.kv_heads, one.head_dim, seq, sp)
                 try:
                     case.problem()
                 except UsageError as error:
@@ -96,7 +95,7 @@ def cases_of(shapes: Sequence[str], degrees: Sequence[int], seqs: Sequence[int] 
 
 
 def run(
-    cases: Sequence[Case],
+    cases: Sequence[AttentionCase],
     *,
     seconds_per_case: float,
     seed: int,
@@ -108,7 +107,7 @@ def run(
 
     Parameters
     ----------
-    cases : sequence of Case
+    cases : sequence of AttentionCase
     seconds_per_case : float
         Of timing; the fewest rounds of an `Effort` are taken however long they last.
     seed : int
@@ -141,18 +140,14 @@ def run(
         "failed": {},
         "rows": [],
     }
-    kernels: list[Kernel] = []
     job = {"cases": [asdict(case) for case in cases], "seconds": seconds_per_case, "seed": seed, "pairs": pairs}
     try:
-        for kind, value in results(measure, job):
+        for kind, value in recorded(measure, job, document):
             if kind == "facts":
                 document |= value
                 document["tuned"] = tuned_document([gpu["name"] for gpu in value["gpus"]], TUNED)
                 if document["tuned"]["note"] is not None:
                     say(f"note: {document['tuned']['note']}")
-            elif kind == "kernels":
-                kernels = merged(kernels, value)
-                document[kind] = plain(kernels)
             elif kind == "row":
                 document["rows"].append(value)
                 keep(document)
@@ -178,16 +173,16 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
 
     from xstage_bench.device.cuda.compile import sources_hash
     from xstage_bench.fused.nccl import Nccl
-    from xstage_bench.fused.ulysses.gpu import Gpu
+    from xstage_bench.fused.ulysses.gpu import AttentionGpu
     from xstage_bench.fused.ulysses.measure import Gate
 
     count = runtime.getDeviceCount()
     if count < 2:
         raise WaivedError(f"{count} GPU here, and an All-to-All needs two", "run on a node with two GPUs of sm_90")
-    cases = [Case(**c) for c in job["cases"]]
+    cases = [AttentionCase(**c) for c in job["cases"]]
     real = {case.sp for case in cases if case.sp <= count}
     devices = tuple(range(max([2, *real])))
-    gpus = {d: Gpu(d) for d in devices}
+    gpus = {d: AttentionGpu(d) for d in devices}
     for gpu in gpus.values():
         gpu.reach(set(devices))
     nccl: dict[int, Nccl] = {}
@@ -221,7 +216,9 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
             send("failed", (f"{case.shape}, {case.seq} rows, SP{case.sp}", error.message))
 
 
-def measure_case(case: Case, placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, rng: Any, job: dict[str, Any]) -> dict[str, Any]:
+def measure_case(
+    case: AttentionCase, placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, rng: Any, job: dict[str, Any]
+) -> dict[str, Any]:
     """Check and time one case, and return its row; without `nccl` (a communicator) its variants are missing."""
     from xstage_bench.fused.spread import spread
     from xstage_bench.fused.ulysses.measure import interleave, slowest

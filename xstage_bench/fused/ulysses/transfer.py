@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.fused.ulysses.attention import Build
+from xstage_bench.fused.ulysses.attention import AttentionBuild
 from xstage_bench.fused.ulysses.problem import BF16_BYTES, Placing, Problem
 from xstage_bench.fused.ulysses.tile_order import blocks_of
 
@@ -45,7 +45,7 @@ def _strip(rows: int, row_bytes: int, source: tuple[int, int], destination: tupl
 
 
 def tiles_to_owners(
-    placing: Placing, build: Build, rank: int, order: NDArray[np.uint32], staged: int, addresses: Mapping[int, int], flags: int
+    placing: Placing, build: AttentionBuild, rank: int, order: NDArray[np.uint32], staged: int, addresses: Mapping[int, int], flags: int
 ) -> Pieces:
     """Copy each remote part of each tile, in the order in which they are computed, once its flag of this launch is set.
 
