@@ -8,13 +8,12 @@ import fake_gpus as fakes
 import numpy as np
 import pytest
 
-from xstage_bench.fused.ulysses import rig as rig_module
-from xstage_bench.fused.ulysses import variants
+from xstage_bench.fused.ulysses import plans, variants
 from xstage_bench.fused.ulysses.attention import FLAGS, STORES, AttentionBuild
 from xstage_bench.fused.ulysses.forecast import AttentionTileTimes
 from xstage_bench.fused.ulysses.problem import Placing, Problem
 from xstage_bench.fused.ulysses.rig import Rig
-from xstage_bench.fused.ulysses.run import PAIR, AttentionCase, measure_case
+from xstage_bench.fused.ulysses.run import PAIR, measure_case
 from xstage_bench.fused.ulysses.summary import summarise
 from xstage_bench.fused.ulysses.tile_order import ORDERS
 
@@ -30,7 +29,7 @@ PROBLEMS = [
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(rig_module, "rows_of_heads", fakes.encode)
+    monkeypatch.setattr(plans, "rows_of_heads", fakes.encode)
 
     def rig_of(problem: Problem, gpus: int) -> tuple[Any, Rig]:
         machine = fakes.Machine(gpus)
@@ -107,10 +106,10 @@ class FixedGate:
 
 def test_a_case_of_pairs_checks_its_result_and_times_two_variants(make: Any) -> None:
     machine = fakes.Machine(2)
-    case = AttentionCase("x", 4, 4, 64, 700, 2)
+    problem = Problem(4, 4, 64, 700, 2, "x")
     gate = FixedGate({"alone": 100.0, "fused st.v4 owner-interleaved": 103.0})
     job = {"pairs": True, "seconds": 1e-6, "seed": 0}
-    row = measure_case(case, Placing(case.problem(), (0, 1)), machine.gpus, gate, None, np.random.default_rng(0), job)
+    row = measure_case(Placing(problem, (0, 1)), machine.gpus, gate, None, np.random.default_rng(0), job)
     assert row["rounds"] == PAIR.rounds
     assert set(row["times_us"]) == set(gate.us)
     assert {name: found["ok"] for name, found in row["checked"].items()} == {"fused st.v4 owner-interleaved": True}

@@ -96,13 +96,7 @@ class PeerGpu:
         self._loaded: dict[HopperBuild, HopperKernel] = {}
 
     def reach(self, peers: Iterable[int]) -> None:
-        """Enable access to the memory of these GPUs.
-
-        Raises
-        ------
-        XStageError
-            This GPU cannot address another's memory.
-        """
+        """Enable access to the memory of these GPUs; `XStageError` where this GPU cannot address it."""
         self.use()
         for peer in set(peers) - {self.device}:
             if not self._runtime.deviceCanAccessPeer(self.device, peer):

@@ -23,10 +23,7 @@ Work = Callable[[dict[str, Any], Callable[[str, Any], None]], None]
 def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> Iterator[tuple[str, Any]]:
     """Yield what `work` sends, as (kind, value), until it is done; before a value, as ``kernels``, those compiled for it.
 
-    Raises
-    ------
-    XStageError
-        What `work` raised, or `DeviceLostError` when the process died or was silent for too long.
+    `XStageError`: what `work` raised, or `DeviceLostError` when the process died or was silent for too long.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)

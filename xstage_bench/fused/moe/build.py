@@ -60,19 +60,10 @@ def owner_words(owner: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[
 class MoeBuild(HopperBuild):
     """One compile-time variant of the kernel.
 
-    Parameters
-    ----------
-    fp8 : bool
-        e4m3 operands with scales instead of bf16.
-    combine : {'none', 'bf16', 'f32', 'fp8'}
-        What a result row consists of; ``none`` stores nothing, the time that stores are judged against; ``fp8`` is e4m3 with one scale
-        for the whole layer.
-    dispatch : bool
-        The kernel pulls its rows from their owners; else they are there already.
-    stamps : bool
-        Every task leaves its times.
-    stages : int
-        Of operands that the kernel asks for ahead, 4 or 5 (`ring_stages`).
+    `fp8`: e4m3 operands with scales instead of bf16. `combine`: what a result row consists of; ``none`` stores nothing, the time that
+    stores are judged against; ``fp8`` is e4m3 with one scale for the whole layer. `dispatch`: the kernel pulls its rows from their owners;
+    else they are there already. `stamps`: every task leaves its times. `stages`: of operands that the kernel asks for ahead, 4 or 5
+    (`ring_stages`).
     """
 
     source: ClassVar[str] = "moe.cu"

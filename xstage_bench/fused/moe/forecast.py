@@ -47,13 +47,8 @@ NS_OF_CYCLE_MHZ = 1e3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeTileTimes:
-    """What one tile occupies the tensor cores of an SM for, the hand-over between the two warpgroups included.
-
-    Parameters
-    ----------
-    linear1_ns, linear2_ns : float
-    linear1_rest_ns, linear2_rest_ns : float
-        From the end of its products to the end of its stores, where all destinations are local.
+    """What one tile occupies the tensor cores of an SM for, the hand-over between the two warpgroups included; *rest*: from the end of its
+    products to the end of its stores, where all destinations are local.
     """
 
     linear1_ns: float
@@ -132,7 +127,6 @@ def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: Moe
     """Return the costs of the replay with this kernel's own in their place, in cycles of the clock that the tasks are predicted at.
 
     Everything that a group reads at a tile's beginning and end is asked for a tile ahead; operands by as much as the ring of stages holds.
-
     A tile time already contains the hand-over of the tensor cores, and an epilogue takes longer than a plain loop of its stores: it is what
     was measured where nothing leaves the GPU.
     """

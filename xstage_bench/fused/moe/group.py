@@ -31,16 +31,9 @@ _REPORT_IT = "the kernel is wrong here: please report it"
 class Times:
     """One execution of a layer on one GPU, ns after the common start.
 
-    Parameters
-    ----------
-    stored_ns : float
-        The last CTA has issued its last store: what the sender sees.
-    arrived_ns : float
-        Every rank has stored everything and it is visible here.
-    end_ns : float
-        The tokens' rows are summed.
-    sm_clock_mhz : float
-        Of the SMs, from the start until `arrived_ns`, in the mean: under power limits it falls.
+    `stored_ns`: the last CTA has issued its last store, what the sender sees. `arrived_ns`: every rank has stored everything and it is
+    visible here. `end_ns`: the tokens' rows are summed. `sm_clock_mhz`: from the start until `arrived_ns`, in the mean; under power limits
+    it falls.
     """
 
     stored_ns: float
@@ -97,13 +90,7 @@ class ExpertGroup:
         return {o: self.ranks[o] if o < len(self.ranks) else self.ranks[1 - rank] for o in range(self.layer.ep)}
 
     def prepare(self, order: Order, build: MoeBuild, *, local: bool = False, lists: Sequence[TaskLists] | None = None) -> Prepared:
-        """Check and upload the task lists of an order, made unless they are there, and load the kernel on every GPU.
-
-        Raises
-        ------
-        UsageError
-            Unsafe lists.
-        """
+        """Check and upload the task lists of an order, made unless they are there, and load the kernel; `UsageError`: unsafe lists."""
         if lists is None:
             lists = [task_lists(self.layer, rank.rows, order, self.gpus.sms) for rank in self.ranks]
         for rank, one in zip(self.ranks, lists, strict=True):
@@ -122,13 +109,7 @@ class ExpertGroup:
         return replace(prepared, uploaded=tuple(rank.upload(one, stamps=prepared.build.stamps) for rank, one in parts))
 
     def run(self, prepared: Prepared, *, reduce: bool = False) -> tuple[Times, ...]:
-        """Execute a layer once on all GPUs.
-
-        Raises
-        ------
-        DeviceLostError
-            A kernel did not end in time.
-        """
+        """Execute a layer once on all GPUs; `DeviceLostError`: a kernel did not end in time."""
         import cupy
 
         plans = [
@@ -163,10 +144,7 @@ class ExpertGroup:
     def worst_error(self, rank: int, build: MoeBuild, blocks: int | None = None) -> float:
         """Compare the rows that a rank has sent with the float32 layer; the relative error of the worst block.
 
-        Raises
-        ------
-        XStageError
-            A block is wrong, or a row was not written; the message names it.
+        `XStageError`: a block is wrong, or a row was not written; the message names it.
         """
         me, places = self.ranks[rank], self.places(rank)
         rows, worst = me.rows, 0.0
@@ -195,13 +173,7 @@ class ExpertGroup:
         return worst
 
     def check_written(self, build: MoeBuild) -> None:
-        """Count the result rows that all GPUs hold.
-
-        Raises
-        ------
-        XStageError
-            They are not as many as should be there.
-        """
+        """Count the result rows that all GPUs hold; `XStageError`: they are not as many as should be there."""
         have = 0
         for rank in self.ranks:
             rank.gpu.use()

@@ -23,27 +23,9 @@ _MAX_BLOCKS = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One MoE layer over the ranks of a group.
+    """One MoE layer over the ranks of a group; `tokens` are per rank, `masked` the share of the (token, expert) pairs that are dropped.
 
-    Parameters
-    ----------
-    shape : MoEShape
-    tokens : int
-        Per rank.
-    ep : int
-        Ranks of the group.
-    dtype : {'bf16', 'fp8'}
-        Of tokens, weights and activations.
-    routing : {'balanced', 'skewed', 'concentrated'}
-    masked : float
-        Share of the (token, expert) pairs that are dropped.
-    seed : int
-        Of routing, masking, tokens and weights.
-
-    Raises
-    ------
-    UsageError
-        A width that the kernel's tiles do not divide, or ranks that do not divide the experts.
+    `UsageError`: a width that the kernel's tiles do not divide, or ranks that do not divide the experts.
     """
 
     shape: MoEShape
@@ -105,12 +87,8 @@ def _routes(layer: Layer) -> IntArray:
 class ExpertRows:
     """Rows of one rank, expert after expert, each expert padded to whole blocks of 128.
 
-    Parameters
-    ----------
-    owner, token, k : ndarray of int, shape (blocks * 128,)
-        Whose token, which, and its how-manieth expert this is; owner -1 pads.
-    block_expert, block_rows : ndarray of int, shape (blocks,)
-        Local expert, and rows that are no padding.
+    `owner`, `token`, `k`, shape (blocks * 128,): whose token, which, and its how-manieth expert this is; owner -1 pads. `block_expert`,
+    `block_rows`, shape (blocks,): local expert, and rows that are no padding.
     """
 
     owner: IntArray
@@ -128,10 +106,7 @@ class ExpertRows:
 def rows_of(layer: Layer, rank: int) -> ExpertRows:
     """Collect the rows of a rank's experts, those of each expert in the order of owners and tokens.
 
-    Raises
-    ------
-    UsageError
-        More rows than the kernel's lists can name.
+    `UsageError`: more rows than the kernel's lists can name.
     """
     routes = layer.routes() - rank * layer.local_experts
     owner, token, k = np.nonzero((routes >= 0) & (routes < layer.local_experts))

@@ -45,21 +45,10 @@ class MoeVariant:
 def case_variants(
     layer: Layer, rows: ExpertRows, chosen: Order, combine: Combine, ctas: int, *, search: bool, options: bool = False
 ) -> list[MoeVariant]:
-    """Return what one case times.
+    """Return what one case times, by the rows of rank 0 and the order that the model has chosen.
 
-    Parameters
-    ----------
-    layer : Layer
-    rows : ExpertRows
-        Of rank 0.
-    chosen : Order
-        By the model.
-    combine : {'bf16', 'f32', 'fp8'}
-    ctas : int
-    search : bool
-        Every lead and the serial order too, for the regret of the choice.
-    options : bool
-        `OPTIONS` too, and the usual wave with dispatch: what of a gain is left when rows are pulled meanwhile.
+    `search`: every lead and the serial order too, for the regret of the choice. `options`: `OPTIONS` too, and the usual wave with dispatch:
+    what of a gain is left when rows are pulled meanwhile.
     """
     build = plain_build(layer, rows, combine, ctas)
     silent = replace(build, combine="none")
@@ -93,11 +82,8 @@ def measure(
 ) -> dict[str, Any]:
     """Time variants in a fresh random order in every repetition, after each was checked against float32 on some blocks.
 
-    Returns
-    -------
-    dict
-        Per variant ``arrived_us`` and ``stored_us`` as `spread` gives them, ``sm_clock_mhz`` of each rank (median), ``remote_bytes`` of
-        the rank that sends most, and ``relative_error`` of the variants that are checked: the first one, a wave, and the chosen order.
+    Per variant: ``arrived_us`` and ``stored_us`` as `spread` gives them, ``sm_clock_mhz`` of each rank (median), ``remote_bytes`` of the
+    rank that sends most, and ``relative_error`` of the variants that are checked: the first one, a wave, and the chosen order.
     """
     checked = (variants[0].name, "chosen", "chosen other ring", *OPTIONS)
     errors = {v.name: check(group, prepared[v.name]) for v in variants if v.name in checked}
@@ -120,10 +106,7 @@ def measure(
 def check(group: ExpertGroup, prepared: Prepared, blocks: int | None = 2) -> float:
     """Execute once into poisoned slots: some blocks of each rank must be right, and of small layers every row there that should be.
 
-    Raises
-    ------
-    XStageError
-        A row is wrong, missing, or there although nobody was to write it.
+    `XStageError`: a row is wrong, missing, or there although nobody was to write it.
     """
     group.poison()
     group.run(prepared)

@@ -19,17 +19,11 @@ SECOND_BIT, BLOCK_SHIFT, BLOCK_MASK, COLUMN_MASK = 31, 12, 0x7FFFF, 0xFFF
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How the tiles are ordered.
+    """How the tiles are ordered: serial, wave or interleaved.
 
-    Parameters
-    ----------
-    kind : {'serial', 'wave', 'interleaved'}
-    experts_per_wave : int, optional
-        Of ``wave``; default as the public Expert-Wave kernel chooses it.
-    lead : float
-        Of ``interleaved``: Linear-1 tiles per CTA by which Linear-1 is ahead.
-    group_blocks : int
-        Blocks of one expert that are walked column by column, so that its weights are read once; they become ready together.
+    `experts_per_wave`: default as the public Expert-Wave kernel chooses it. `lead`: Linear-1 tiles per CTA by which Linear-1 is ahead where
+    it is interleaved. `group_blocks`: blocks of one expert that are walked column by column, so that its weights are read once; they become
+    ready together.
     """
 
     kind: str = "wave"
@@ -96,13 +90,7 @@ def wave_orders(layer: Layer, rows: ExpertRows, ctas: int) -> list[Order]:
 
 
 def task_lists(layer: Layer, rows: ExpertRows, order: Order, ctas: int) -> TaskLists:
-    """Deal the tiles of a rank's rows to CTAs.
-
-    Raises
-    ------
-    UsageError
-        An unknown kind, or more experts a wave than there are.
-    """
+    """Deal the tiles of a rank's rows to CTAs; `UsageError`: an unknown kind, or more experts a wave than there are."""
     shape = layer.shape
     per_wave = order.experts_per_wave
     if per_wave is None:
@@ -127,11 +115,7 @@ def groups_of(rows: ExpertRows, order: Order) -> IntArray:
 def check_lists(lists: TaskLists, blocks: int, linear1_tiles: int, linear2_tiles: int) -> None:
     """Refuse lists that could hang or leave work undone; every launch passes through here.
 
-    Raises
-    ------
-    UsageError
-        A tile is missing, there twice or does not exist; or Linear-2 tiles wait for Linear-1 tiles that lie behind them.
-
+    `UsageError`: a tile is missing, there twice or does not exist; or Linear-2 tiles wait for Linear-1 tiles that lie behind them.
     """
     wanted = np.concatenate([_all_words(blocks, linear1_tiles, 0), _all_words(blocks, linear2_tiles, 1)])
     have, count = np.unique(lists.words, return_counts=True)

@@ -140,16 +140,8 @@ class Rank:
     def plan(self, lists: dict[str, Any], peers: list[Rank], places: dict[int, Rank], *, reduce: bool = False) -> NDArray[Any]:
         """Return the plan of one launch; each call counts an epoch, so each plan is launched once.
 
-        Parameters
-        ----------
-        lists : dict
-            Of `upload`.
-        peers : list of Rank
-            All computing ranks, this one too.
-        places : dict of owner to Rank
-            Whose GPU has the owner's tokens and slots.
-        reduce : bool
-            Sum the rows of this rank's own tokens at the end.
+        `lists` are of `upload`, `peers` all computing ranks, this one too, and `places` whose GPU has each owner's tokens and slots.
+        `reduce`: sum the rows of this rank's own tokens at the end.
         """
         self.epoch += 1
         s, plan = self.layer.shape, np.zeros(1, PLAN)

@@ -36,10 +36,7 @@ class SuiteOptions:
 def devices_of(ep: int, gpus: int) -> tuple[int, ...]:
     """Return the GPUs of the first ranks: one for each where there are enough, else two, which emulate the group for the sender.
 
-    Raises
-    ------
-    WaivedError
-        Fewer than two GPUs for more than one rank.
+    `WaivedError`: fewer than two GPUs for more than one rank.
     """
     if ep <= gpus:
         return tuple(range(ep))
@@ -59,10 +56,7 @@ def run(
 ) -> dict[str, Any]:
     """Measure cases and keep the document at `path` after every row; `resume`: go on with the one that is there.
 
-    Raises
-    ------
-    XStageError
-        The GPUs cannot be measured, or were lost; what was measured before lies at `path`.
+    `XStageError`: the GPUs cannot be measured, or were lost; what was measured before lies at `path`.
     """
     document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "backend": "cuda", "kernels": [], "rows": []}
     document |= {"failed": {}, "left": {}, "tiles": {}}

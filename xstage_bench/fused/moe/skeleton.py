@@ -43,20 +43,10 @@ def skeleton_name(shape: str, dtype: str, tokens: int, routing: str, combine: st
 
 
 def with_skeletons(document: Mapping[str, Any], replays: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the suite's document with the replayed skeleton beside each row.
+    """Return the suite's document with the replayed skeleton beside each row, of the first replay that has its case.
 
-    Parameters
-    ----------
-    document : mapping
-        Of `run.run`.
-    replays : sequence of mapping
-        Documents of replays; the first that has a row's case counts.
-
-    Returns
-    -------
-    dict
-        Each row has ``skeleton_gain`` (time in waves over that of the better lead; None with ``skeleton_reason``) and ``skeleton``, what it
-        stands on.
+    Each row has ``skeleton_gain`` (time in waves over that of the better lead; None with ``skeleton_reason``) and ``skeleton``, what it
+    stands on.
     """
     known = [(replay, {row["schedule"]: row for row in replay["rows"]}) for replay in replays]
     return {**document, "rows": [{**row, **_of_row(row, known)} for row in document["rows"]]}

@@ -64,12 +64,9 @@ def apart_us(begin_ns: FloatArray, lists: TaskLists, groups: IntArray) -> float:
 def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists, groups: IntArray) -> dict[str, Any]:
     """Read the stall off the `build.STAMP`s of two executions of one order, with result rows stored and with none.
 
-    Returns
-    -------
-    dict
-        ``measured_us``: the stall, of both kinds of tile together; ``between_us`` and ``within_us``: its parts. ``idle_us``,
-        ``idle_without_us``: of what the first part is the difference. ``store_span_us``: from the end of a Linear-2 tile's products to its
-        last store, of the first warp. ``apart_us``, ``apart_without_us``: as `apart_us` says, with `groups`.
+    ``measured_us``: the stall, of both kinds of tile together; ``between_us`` and ``within_us``: its parts. ``idle_us``,
+    ``idle_without_us``: of what the first part is the difference. ``store_span_us``: from the end of a Linear-2 tile's products to its last
+    store, of the first warp. ``apart_us``, ``apart_without_us``: as `apart_us` says, with `groups`.
     """
     (idle, busy, spans), (bare, undisturbed, _) = (_read(one, lists) for one in (stores, none))
     apart, together = (apart_us((one["begin_ns"] - one["begin_ns"].min()).astype(np.float64), lists, groups) for one in (stores, none))
@@ -90,10 +87,7 @@ def predicted(
 ) -> dict[str, Any]:
     """Predict the stall of one order of rank 0; parameters as of `forecast.predict_order`.
 
-    Returns
-    -------
-    dict
-        ``predicted_us``, ``predicted_within_us`` of it, and ``predicted_store_span_us`` as in `measured`.
+    ``predicted_us``, ``predicted_within_us`` of it, and ``predicted_store_span_us`` as in `measured`.
     """
     idle, busy = [], []
     for one in (combine, "none"):
@@ -110,13 +104,8 @@ def predicted(
 def measure_stalls(group: ExpertGroup, prepared: Mapping[str, Prepared], forecast: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Execute both orders of a case with stores and without, stamped, `EXECUTIONS` times in turn.
 
-    `prepared` is by the names of `measure.case_variants`; `forecast`, of ``wave`` and ``chosen``, is what `predicted` returned, empty
-    where no model is there.
-
-    Returns
-    -------
-    dict
-        Of ``wave`` and ``chosen``: the order's name, what `measured` and `predicted` return (null where nothing was predicted). Of rank 0.
+    `prepared` is by the names of `measure.case_variants`; `forecast`, of ``wave`` and ``chosen``, is what `predicted` returned, empty where
+    no model is there. Of either: the order's name, what `measured` and `predicted` return (null where nothing was predicted), of rank 0.
     """
     usual = f"wave {prepared['wave alone'].order.experts_per_wave}"
     out: dict[str, Any] = {}

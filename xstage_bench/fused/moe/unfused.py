@@ -17,12 +17,8 @@ WARM_UP = 2
 def unfused_us(group: ExpertGroup, repetitions: int) -> list[float]:
     """Time the layer by PyTorch's grouped GEMM and NCCL's All-to-All, bf16; of the slowest GPU, once per repetition.
 
-    The group gives rows, shapes and streams; tokens and weights are random numbers of the same sizes.
-
-    Raises
-    ------
-    WaivedError
-        PyTorch or its grouped GEMM is not there, or the layer is FP8: its grouped GEMM scales in another way.
+    The group gives rows, shapes and streams; tokens and weights are random numbers of the same sizes. `WaivedError`: PyTorch or its grouped
+    GEMM is not there, or the layer is FP8, which its grouped GEMM scales in another way.
     """
     if group.layer.dtype != "bf16":
         raise WaivedError("PyTorch's grouped FP8 GEMM scales in another way", "compare bf16")

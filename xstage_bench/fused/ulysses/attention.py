@@ -49,22 +49,9 @@ def alone_of(store: str) -> str:
 class AttentionBuild(HopperBuild):
     """One compile-time variant of the kernel.
 
-    Attributes
-    ----------
-    head_dim : int
-        64 or 128.
-    keys : int
-        Rows of K and V that are multiplied at a time.
-    consumers : int
-        Warpgroups that multiply; a tile has 64 rows for each.
-    stages : int
-        K and V blocks under way, each.
-    store : str
-        ``"st.v4"``, 16-byte stores, or ``"bulk"``, tensor stores from shared memory.
-    flags : str
-        ``"none"``; ``"end"``, one per CTA and owner; ``"shard"``, a count of tiles per owner; ``"tile"``, a word per tile.
-    stamps : bool
-        Whether each tile leaves its times.
+    `head_dim`: 64 or 128. `keys`: rows of K and V that are multiplied at a time. `consumers`: warpgroups that multiply; a tile has 64 rows
+    for each. `stages`: K and V blocks under way, each. `store`: 16-byte stores, or tensor stores from shared memory. `flags`: none;
+    ``end``, one per CTA and owner; ``shard``, a count of tiles per owner; ``tile``, a word per tile. `stamps`: each tile leaves its times.
     """
 
     source: ClassVar[str] = "attention.cu"
@@ -137,14 +124,9 @@ TUNED: tuple[Default, ...] = tuple(
 
 
 def builds_of(head_dim: int, store: Store) -> dict[AttentionBuild, float]:
-    """Return the builds of a head dimension and their TFLOP/s on a long sequence.
+    """Return the builds of a head dimension and their TFLOP/s on a long sequence; `UsageError`: the kernel has no such head dimension.
 
     Bulk stores need the staged rows to lie beside the queries: over them, the next queries would wait for the link.
-
-    Raises
-    ------
-    UsageError
-        The kernel does not exist for this head dimension.
     """
     if head_dim not in _RATES:
         raise UsageError(f"head dimension {head_dim}", f"the attention kernel has {' and '.join(map(str, sorted(_RATES)))}")

@@ -12,10 +12,7 @@ from xstage_bench.fused.ulysses.variants import AttentionVariant
 def cudnn(rig: Rig) -> AttentionVariant:
     """Scaled dot-product attention of the same shape and kind of inputs on every rank's GPU and stream.
 
-    Raises
-    ------
-    WaivedError
-        PyTorch is not installed, or its cuDNN refuses the shape.
+    `WaivedError`: PyTorch is not installed, or its cuDNN refuses the shape.
     """
     try:
         import torch

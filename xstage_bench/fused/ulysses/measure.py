@@ -17,13 +17,7 @@ WARM_UP_S = 0.3
 
 
 class Gate:
-    """Lets all ranks go at once, after the host has queued everything: no launch is part of what is timed.
-
-    Parameters
-    ----------
-    gpus : sequence of AttentionGpu
-        One for each rank.
-    """
+    """Lets all ranks go at once, after the host has queued everything: no launch is part of what is timed."""
 
     def __init__(self, gpus: Sequence[AttentionGpu]) -> None:
         import cupy
@@ -42,10 +36,7 @@ class Gate:
     def time_us(self, variant: AttentionVariant) -> NDArray[np.float64]:
         """Queue a variant behind the gate, open it, and return the time of each rank.
 
-        Raises
-        ------
-        XStageError
-            A wait inside a kernel ended by its time-out.
+        `XStageError`: a wait inside a kernel ended by its time-out.
         """
         self._turn += 1
         for rank, gpu in enumerate(self._gpus):
@@ -71,22 +62,10 @@ def interleave(
     rounds: tuple[int, int],
     back: bool = False,
 ) -> dict[str, NDArray[np.float64]]:
-    """Time all variants in each of several rounds.
+    """Time all variants in each of several rounds, the fewest and the most, about so many seconds in all.
 
-    Parameters
-    ----------
-    seconds : float
-        About how long all rounds shall take together.
-    rounds : tuple of int
-        The fewest and the most.
-    back : bool
-        Whether a round is executed a second time in the reverse order, A F F A: in the means of both times a clock that drifts evenly
-        over the round has moved every variant alike.
-
-    Returns
-    -------
-    dict of str to ndarray, shape (rounds, ranks)
-        Microseconds, by the variants' names; there and back, means of the two.
+    `back`: a round is executed a second time in the reverse order, A F F A: in the means of both times a clock that drifts evenly over the
+    round has moved every variant alike. Returns microseconds, shape (rounds, ranks), by the variants' names.
     """
     # What is connected or allocated on first use is not timed; what this takes says how many rounds there is time for.
     warmed_s, once_s = 0.0, 0.0

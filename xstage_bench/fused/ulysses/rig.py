@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.tensor_map import rows_of_heads
 from xstage_bench.fused.ulysses.attention import AttentionBuild
 from xstage_bench.fused.ulysses.check import Verdict
 from xstage_bench.fused.ulysses.gpu import AttentionGpu
@@ -20,15 +19,9 @@ GUARD_ROWS = 4
 
 
 class Rig:
-    """Inputs and outputs of one problem on its GPUs; `close` gives the memory back.
+    """Inputs, which differ between ranks, and outputs of one problem on its GPUs; `close` gives the memory back.
 
-    Parameters
-    ----------
-    gpus : dict of int to AttentionGpu
-        By device index; they outlive the rig, so that kernels are loaded once.
-    placing : Placing
-    seed : int
-        Of the inputs, which differ between ranks.
+    The GPUs, by device index, outlive the rig, so that kernels are loaded once.
     """
 
     def __init__(self, gpus: dict[int, AttentionGpu], placing: Placing, seed: int) -> None:
@@ -50,7 +43,7 @@ class Rig:
         for key, device in placing.regions().items():
             size = p.rows_of(key[1]) * p.ranks * p.row_bytes + 2 * self._guard
             self._regions[key] = (gpus[device], self.take(gpus[device], size), size)
-        self._orders: dict[tuple[int, str, int, int], tuple[int, NDArray[np.uint32]]] = {}
+        self._orders: dict[tuple[int, str, int], tuple[int, NDArray[np.uint32]]] = {}
 
     def take(self, gpu: AttentionGpu, size: int) -> int:
         """Return new memory that lives as long as this rig."""
@@ -68,35 +61,32 @@ class Rig:
             if self.problem.rows_of(owner)
         }
 
-    def order(self, rank: int, name: str, build: AttentionBuild, ctas: int) -> tuple[tuple[int, int], NDArray[np.uint32]]:
-        """Return a tile order on the GPU (address, tiles) and here."""
-        key = (rank, name, build.tile_rows, ctas)
+    def order(self, rank: int, name: str, build: AttentionBuild) -> tuple[int, NDArray[np.uint32]]:
+        """Return a tile order: its address on the GPU, and its words."""
+        key = (rank, name, build.tile_rows)
         if key not in self._orders:
             p = self.problem
-            words = ORDERS[name](p.local_heads, p.seq, build.tile_rows, p.ranks, rank, ctas)
+            words = ORDERS[name](p.local_heads, p.seq, build.tile_rows, p.ranks, rank)
             self._orders[key] = (self._keep(self.gpus[rank], self.gpus[rank].upload(words)), words)
-        address, words = self._orders[key]
-        return (address, words.size), words
+        return self._orders[key]
 
-    def plan_local(self, rank: int, build: AttentionBuild, order: str, ctas: int) -> NDArray[np.void]:
+    def plan_local(self, rank: int, build: AttentionBuild, order: str) -> NDArray[np.void]:
         """Return the plan of attention alone: everything stays with this rank, without the other ranks' heads between."""
-        return aim_local(self._plan(rank, build, order, ctas), self.problem, self.local[rank], rows_of_heads)
+        return aim_local(self._plan(rank, build, order), self.problem, self.local[rank])
 
-    def plan_owners(self, rank: int, build: AttentionBuild, order: str, ctas: int, addresses: dict[int, int]) -> NDArray[np.void]:
-        """Return the plan that sends every row to the address of its owner."""
-        return aim_owners(self._plan(rank, build, order, ctas), self.problem, rank, addresses, rows_of_heads)
+    def plan_owners(self, rank: int, build: AttentionBuild, order: str, addresses: dict[int, int] | None = None) -> NDArray[np.void]:
+        """Return the plan that sends every row to its owner, or to these addresses."""
+        return aim_owners(self._plan(rank, build, order), self.problem, rank, self.owners(rank) if addresses is None else addresses)
 
-    def _plan(self, rank: int, build: AttentionBuild, order: str, ctas: int) -> NDArray[np.void]:
-        return plan_inputs(self.problem, build, self.inputs[rank], self.order(rank, order, build, ctas)[0], rows_of_heads)
+    def _plan(self, rank: int, build: AttentionBuild, order: str) -> NDArray[np.void]:
+        address, words = self.order(rank, order, build)
+        return plan_inputs(self.problem, build, self.inputs[rank], (address, words.size))
 
     def verify(self, run: Callable[[], None]) -> dict[str, object]:
         """Poison every owner's rows, execute, and compare what arrived with the reference.
 
-        Returns
-        -------
-        dict
-            ``ranks``, a `Verdict` of each; ``unwritten``, poison left where a rank computed; ``stray``, poison gone elsewhere; ``late``,
-            whether a kernel waited in vain.
+        ``ranks``, a `Verdict` of each; ``unwritten``, poison left where a rank computed; ``stray``, poison gone elsewhere; ``late``,
+        whether a kernel waited in vain.
         """
         p = self.problem
         for gpu, address, size in self._regions.values():

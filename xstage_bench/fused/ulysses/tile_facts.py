@@ -18,11 +18,9 @@ _QUANTILES = (0, 10, 50, 90, 100)
 def tile_facts(alone: NDArray[np.void], sent: NDArray[np.void], ctas: int) -> dict[str, Any]:
     """Return plain data from the `STAMP`s, shape (tiles, consumers), of a launch that sends nothing and of one that sends.
 
-    Returns
-    -------
-    dict
-        ``compute``: `AttentionTileTimes` of the first; ``store_ns``: quantiles of the time from computed to stored of a warpgroup; ``time_line``: of
-        the SM with the most time in its stores, ``[begin, computed, stored]`` in ns after the launch's first tile began, by warpgroup.
+    ``compute``: `AttentionTileTimes` of the first; ``store_ns``: quantiles of the time from computed to stored of a warpgroup;
+    ``time_line``: of the SM with the most time in its stores, ``[begin, computed, stored]`` in ns after the launch's first tile began, by
+    warpgroup.
     """
     store = {name: _store_ns(stamps) for name, stamps in (("alone", alone), ("fused", sent))}
     stalled = store["fused"].max(axis=1)

@@ -49,14 +49,8 @@ def tiles_to_owners(
 ) -> Pieces:
     """Copy each remote part of each tile, in the order in which they are computed, once its flag of this launch is set.
 
-    Parameters
-    ----------
-    staged : int
-        Where the attention stores rows for others, ``[rows, heads, head_dim]``.
-    addresses : mapping of int to int
-        Of each owner's rows.
-    flags : int
-        This rank's words at itself, one per tile.
+    `staged` is where the attention stores rows for others, ``[rows, heads, head_dim]``; `addresses` are those of each owner's rows, and
+    `flags` of this rank's words at itself, one per tile.
     """
     p = placing.problem
     width, pitch = p.head_dim * BF16_BYTES, p.ranks * p.row_bytes

@@ -24,17 +24,9 @@ IN_ORDER = "row-major"
 
 @dataclass(frozen=True, slots=True)
 class AttentionVariant:
-    """One way to do the work.
+    """One way to do the work: `queue` queues it for every rank, and afterwards the rows are with their owners if it `delivers`.
 
-    Attributes
-    ----------
-    name : str
-    queue : callable
-        Queues it for every rank.
-    delivers : bool
-        Whether the rows are with their owners afterwards.
-    reports : tuple of (AttentionGpu, int)
-        Where each rank's kernel says whether a flag came too late.
+    `reports`: where each rank's kernel says whether a flag came too late.
     """
 
     name: str
@@ -49,9 +41,8 @@ class AttentionVariant:
 
 def alone(rig: Rig, build: AttentionBuild) -> AttentionVariant:
     """Attention whose result stays where it is: what everything is compared with."""
-    return AttentionVariant(
-        "alone", _attention(rig, build, [rig.plan_local(r, build, IN_ORDER, g.sms) for r, g in enumerate(rig.gpus)]), False
-    )
+    plans = [rig.plan_local(rank, build, IN_ORDER) for rank in rig.placing.sources]
+    return AttentionVariant("alone", _attention(rig, build, plans), delivers=False)
 
 
 def fused(rig: Rig, build: AttentionBuild, order: str, flags: Flags = "none") -> AttentionVariant:
@@ -60,13 +51,12 @@ def fused(rig: Rig, build: AttentionBuild, order: str, flags: Flags = "none") ->
     With `flags`, the kernel of a rank ends when everything that others send it has arrived; without, when it has sent everything.
     """
     build = replace(build, flags=flags)
-    ctas = [min(g.sms, rig.order(r, order, build, g.sms)[0][1]) for r, g in enumerate(rig.gpus)]
-    plans = [rig.plan_owners(r, build, order, g.sms, rig.owners(r)) for r, g in enumerate(rig.gpus)]
+    plans = [rig.plan_owners(rank, build, order) for rank in rig.placing.sources]
     name = f"fused {build.store} {order}" + (f" {flags}" if flags != "none" else "")
     if flags == "none":
         return AttentionVariant(name, _attention(rig, build, plans))
     p, placing = rig.problem, rig.placing
-    device = {gpu.device: gpu for gpu in rig.gpus}
+    device, ctas = {gpu.device: gpu for gpu in rig.gpus}, ctas_of(plans[0], rig.gpus[0].sms)
     words = {
         (s, o): rig.take(device[placing.device_of(s, o)], 4 * flag_words(p, build))
         for s in placing.sources
@@ -77,7 +67,7 @@ def fused(rig: Rig, build: AttentionBuild, order: str, flags: Flags = "none") ->
     for rank, (gpu, plan) in enumerate(zip(rig.gpus, plans, strict=True)):
         for owner in range(p.ranks):
             plan["flags"][0, owner] = words.get((rank, owner), 0)
-        plan["waits"], plan["wait_count"] = rig.upload(gpu, awaited(placing, build, rank, ctas[0], words))
+        plan["waits"], plan["wait_count"] = rig.upload(gpu, awaited(placing, build, rank, ctas, words))
         plan["report"] = reports[rank]
     return AttentionVariant(name, _attention(rig, build, plans), reports=tuple(zip(rig.gpus, reports, strict=True)))
 
@@ -86,17 +76,11 @@ def stamped(rig: Rig, build: AttentionBuild, order: str | None) -> NDArray[np.vo
     """Execute with a time stamp around each tile's parts, alone (`order` None) or fused, and return the `STAMP`s of rank 0.
 
     It is executed twice and the second time counts: the first wakes links that fell asleep while the host prepared it, and waits for them.
-
-    Returns
-    -------
-    ndarray of STAMP, shape (tiles, consumers)
-        In the order of the tiles.
     """
     build = replace(build, stamps=True)
-    name = order or IN_ORDER
     plans, places = [], []
     for r, gpu in enumerate(rig.gpus):
-        plan = rig.plan_owners(r, build, name, gpu.sms, rig.owners(r)) if order else rig.plan_local(r, build, name, gpu.sms)
+        plan = rig.plan_owners(r, build, order) if order else rig.plan_local(r, build, IN_ORDER)
         tiles = int(plan["tiles"][0])
         places.append(rig.take(gpu, tiles * build.consumers * STAMP.itemsize))
         plan["stamps"] = places[-1]
@@ -158,16 +142,14 @@ def beside_copying_sms(rig: Rig, build: AttentionBuild, sms: int) -> AttentionVa
     for r, gpu in enumerate(rig.gpus):
         addresses = rig.owners(r)
         staged, to = _staging(rig, r)
-        ctas = gpu.sms - sms
         flags = rig.take(gpu, 4 * flag_words(rig.problem, build))
-        plan = rig.plan_owners(r, build, IN_ORDER, ctas, to)
+        plan = rig.plan_owners(r, build, IN_ORDER, to)
         plan["flags"][0, : rig.problem.ranks] = flags
         plan["report"] = rig.take(gpu, REPORT.itemsize)
         gpu.kernel(build)  # loading it while the copying kernel waits for its flags would dead-lock
         plans.append(plan)
-        tables.append(
-            rig.upload(gpu, tiles_to_owners(rig.placing, build, r, rig.order(r, IN_ORDER, build, ctas)[1], staged, addresses, flags))
-        )
+        words = rig.order(r, IN_ORDER, build)[1]
+        tables.append(rig.upload(gpu, tiles_to_owners(rig.placing, build, r, words, staged, addresses, flags)))
 
     def queue() -> None:
         nonlocal epoch
@@ -258,5 +240,5 @@ def _staging(rig: Rig, rank: int) -> tuple[int, dict[int, int]]:
 def _staged(rig: Rig, build: AttentionBuild) -> tuple[Callable[[], None], list[int]]:
     """Attention that puts its own rows in place and the others' where they can be sent from."""
     stagings = [_staging(rig, r) for r in range(len(rig.gpus))]
-    plans = [rig.plan_owners(r, build, IN_ORDER, g.sms, to) for r, (g, (_, to)) in enumerate(zip(rig.gpus, stagings, strict=True))]
+    plans = [rig.plan_owners(rank, build, IN_ORDER, to) for rank, (_, to) in enumerate(stagings)]
     return _attention(rig, build, plans), [staged for staged, _ in stagings]
