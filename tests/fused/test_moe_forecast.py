@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite_rows import suite_row, suite_stalls
 
 from xstage_bench.errors import WaivedError
 from xstage_bench.fused.moe.build import STAMP, ring_stages
@@ -156,18 +156,10 @@ def test_ranks_get_a_gpu_each_where_there_are_enough() -> None:
         devices_of(8, 1)
 
 
-def row(**us: float) -> dict[str, Any]:
-    variants = {name.replace("_", " "): {"arrived_us": {"value": value}} for name, value in us.items()}
-    head = {"shape": "hy3", "dtype": "fp8", "combine": "bf16", "routing": "skewed", "tokens_per_rank": 512, "ep": 8, "emulated": True}
-    return {**head, "variants": variants, "chosen": "interleaved-2", "unfused_us": None, "drain_us": 60.0, "flops": 10**12}
-
-
 def test_the_summary_compares_with_the_best_wave_and_with_the_bound() -> None:
-    rows = [
-        row(wave_2=130, wave_4=120, wave_alone=90, chosen=100, chosen_alone=95, chosen_local=97, search_serial=110),
-        row(wave_2=100, wave_alone=50, wave_dispatch=70, chosen=125, chosen_alone=50, chosen_local=52),
-    ]
-    out = summarise({"rows": rows})
+    us = {"wave 2": 130, "wave 4": 120, "wave alone": 90, "chosen": 100, "chosen alone": 95, "chosen local": 97, "search serial": 110}
+    other = {"wave 2": 100, "wave alone": 50, "wave dispatch": 70, "chosen": 125, "chosen alone": 50, "chosen local": 52}
+    out = summarise({"rows": [suite_row(us), suite_row(other)]})
     first, second = out["rows"]
     assert (first["gain"], first["experts_per_wave"], first["bound_us"]) == (1.2, 4, 90)
     assert first["regret"] == 0
@@ -180,11 +172,9 @@ def test_the_summary_compares_with_the_best_wave_and_with_the_bound() -> None:
 
 
 def test_where_waves_are_kept_interleaving_gains_nothing() -> None:
-    us = {"wave_2": 150, "wave_4": 100, "wave_alone": 90, "chosen_alone": 90, "chosen_local": 95}
-    one = {"order": "wave-2", "measured_us": 1, "predicted_us": 1, "store_span_us": {}}
-    usual = {"stalls": {"wave": one, "chosen": one}}
-    kept = row(**us, chosen=100) | usual | {"chosen": "wave-4"}
-    changed = row(**us, chosen=120) | usual
+    us = {"wave 2": 150, "wave 4": 100, "wave alone": 90, "chosen alone": 90, "chosen local": 95}
+    usual = suite_stalls((1, 1), (1, 1))
+    kept, changed = (suite_row({**us, "chosen": t}, stalls=usual, chosen=order) for t, order in ((100, "wave-4"), (120, "interleaved-2")))
     out = summarise({"rows": [kept, changed]})
     assert [r["interleaves"] for r in out["rows"]] == [False, True]
     assert [r["gain_over_usual_wave"] for r in out["rows"]] == [1.5, 1.25]

@@ -99,17 +99,13 @@ def task_lists(layer: Layer, rows: ExpertRows, order: Order, ctas: int) -> TaskL
         raise UsageError(f"{per_wave} experts a wave", f"1 to {layer.local_experts}, the experts of one rank")
     # Experts without rows leave gaps in the numbers of waves, which number the waves that exist.
     wave = np.unique(rows.block_expert // per_wave, return_inverse=True)[1].astype(np.int64)
-    group = groups_of(rows, order)
+    # Groups of blocks that are walked column by column, numbered ascending.
+    within = np.arange(rows.blocks) - np.searchsorted(rows.block_expert, rows.block_expert)
+    group = np.asarray(rows.block_expert * rows.blocks + within // order.group_blocks)
     n1, n2 = shape.linear1_tiles, shape.linear2_tiles
     deal = deal_tiles(wave, n1, n2, ctas, order.kind, order.lead, "block", group)
     words = deal.second.astype(np.uint32) << SECOND_BIT | deal.block.astype(np.uint32) << BLOCK_SHIFT | deal.column.astype(np.uint32)
     return TaskLists(words.astype(np.uint32), np.searchsorted(deal.producer, np.arange(ctas + 1)).astype(np.int64))
-
-
-def groups_of(rows: ExpertRows, order: Order) -> IntArray:
-    """Number the groups of blocks that are walked column by column: of each block, ascending."""
-    within = np.arange(rows.blocks) - np.searchsorted(rows.block_expert, rows.block_expert)
-    return np.asarray(rows.block_expert * rows.blocks + within // order.group_blocks)
 
 
 def check_lists(lists: TaskLists, blocks: int, linear1_tiles: int, linear2_tiles: int) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.fused.moe.forecast import MoeTileTimes, predict_order
 from xstage_bench.fused.moe.layer import ExpertRows, Layer
-from xstage_bench.fused.moe.order import Order, TaskLists, groups_of
+from xstage_bench.fused.moe.order import Order, TaskLists
 
 if TYPE_CHECKING:
     from xstage_bench.fused.moe.group import ExpertGroup, Prepared
@@ -47,37 +47,20 @@ def _heads(first: IntArray) -> IntArray:
     return first[:-1][np.diff(first) > 0]
 
 
-def apart_us(begin_ns: FloatArray, lists: TaskLists, groups: IntArray) -> float:
-    """Return how far apart tiles begin that read the same weights, us: the median over all tiles of weights that several share.
-
-    `groups` are those of `order.groups_of`. SMs that read the same operands at the same time are served by one read of the second level
-    cache, and of memory. Once they are out of step, everybody's operands come later (docs/moe.md).
-    """
-    shared = (groups[lists.block] << 13 | lists.second.astype(np.int64) << 12) | lists.column
-    turn = np.argsort(shared, kind="stable")
-    first = np.flatnonzero(np.diff(shared[turn], prepend=-1))
-    apart = np.maximum.reduceat(begin_ns[turn], first) - np.minimum.reduceat(begin_ns[turn], first)
-    several = np.diff(first, append=turn.size) > 1
-    return float(np.median(apart[several])) / NS_OF_US if several.any() else 0.0
-
-
-def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists, groups: IntArray) -> dict[str, Any]:
+def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists) -> dict[str, Any]:
     """Read the stall off the `build.STAMP`s of two executions of one order, with result rows stored and with none.
 
     ``measured_us``: the stall, of both kinds of tile together; ``between_us`` and ``within_us``: its parts. ``idle_us``,
     ``idle_without_us``: of what the first part is the difference. ``store_span_us``: from the end of a Linear-2 tile's products to its last
-    store, of the first warp. ``apart_us``, ``apart_without_us``: as `apart_us` says, with `groups`.
+    store, of the first warp.
     """
     (idle, busy, spans), (bare, undisturbed, _) = (_read(one, lists) for one in (stores, none))
-    apart, together = (apart_us((one["begin_ns"] - one["begin_ns"].min()).astype(np.float64), lists, groups) for one in (stores, none))
     return {
         "measured_us": idle - bare + busy - undisturbed,
         "between_us": idle - bare,
         "within_us": busy - undisturbed,
         "idle_us": idle,
         "idle_without_us": bare,
-        "apart_us": apart,
-        "apart_without_us": together,
         "store_span_us": _spans(spans),
     }
 
@@ -111,11 +94,11 @@ def measure_stalls(group: ExpertGroup, prepared: Mapping[str, Prepared], forecas
     out: dict[str, Any] = {}
     for which, stores in (("wave", usual), ("chosen", "chosen")):
         stamped = [group.with_stamps(prepared[name]) for name in (stores, f"{which} alone")]
-        lists, groups, found = prepared[stores].lists[0], groups_of(group.ranks[0].rows, prepared[stores].order), []
+        found = []
         for _ in range(EXECUTIONS):
             for one in stamped:
                 group.run(one)
-            found.append(measured(group.stamps(stamped[0], 0), group.stamps(stamped[1], 0), lists, groups))
+            found.append(measured(group.stamps(stamped[0], 0), group.stamps(stamped[1], 0), prepared[stores].lists[0]))
         nothing = {"predicted_us": None, "predicted_within_us": None, "predicted_store_span_us": None}
         out[which] = {
             "order": prepared[stores].order.name,
