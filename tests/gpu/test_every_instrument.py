@@ -14,7 +14,7 @@ from xstage_bench.device.cuda.device import CudaDevice
 from xstage_bench.device.cuda.pacing import STEP, WORKS, Pacing
 from xstage_bench.errors import XStageError
 from xstage_bench.kernels.attention.attention import STORES, best_build
-from xstage_bench.kernels.attention.gpu import Gpu as AttentionGpu
+from xstage_bench.kernels.attention.gpu import AttentionGpu
 from xstage_bench.kernels.attention.problem import Placing, Problem
 from xstage_bench.kernels.attention.rig import Rig
 from xstage_bench.kernels.attention.variants import fused, then_push
