@@ -33,25 +33,25 @@ def words(heads: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.uin
     return (heads.astype(np.uint32) << np.uint32(16)) | blocks.astype(np.uint32)
 
 
-def row_major(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, ctas: int) -> NDArray[np.uint32]:
+def row_major(heads: int, seq: int, tile_rows: int, ranks: int, rank: int) -> NDArray[np.uint32]:
     """Head after head, rows in order: all SMs send to one owner at a time."""
     blocks = blocks_of(seq, tile_rows)
     tiles = np.arange(heads * blocks)
     return words(tiles // blocks, tiles % blocks)
 
 
-def owner_interleaved(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, ctas: int) -> NDArray[np.uint32]:
+def owner_interleaved(heads: int, seq: int, tile_rows: int, ranks: int, rank: int) -> NDArray[np.uint32]:
     """Within each head the owners take turns, so SMs that finish together send to different owners."""
     return _by_turns(heads, _turns(owner_of_block(seq, tile_rows, ranks)))
 
 
-def rotated(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, ctas: int) -> NDArray[np.uint32]:
+def rotated(heads: int, seq: int, tile_rows: int, ranks: int, rank: int) -> NDArray[np.uint32]:
     """Head after head, rows in order from the owner after this rank: the ranks never all send to the same one."""
     owner = owner_of_block(seq, tile_rows, ranks)
     return _by_turns(heads, np.argsort((owner - rank - 1) % ranks, kind="stable"))
 
 
-def local_between(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, ctas: int) -> NDArray[np.uint32]:
+def local_between(heads: int, seq: int, tile_rows: int, ranks: int, rank: int) -> NDArray[np.uint32]:
     """Each wave of `ctas` tiles has its share of local ones, spread over the SMs: fewer SMs store to the link at the same time."""
     owner = owner_of_block(seq, tile_rows, ranks)
     local, remote = np.flatnonzero(owner == rank), np.flatnonzero(owner != rank)
@@ -74,8 +74,8 @@ def _by_turns(heads: int, blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
     return words(np.repeat(np.arange(heads), blocks.size), np.tile(blocks, heads))
 
 
-Order = Callable[[int, int, int, int, int, int], NDArray[np.uint32]]
-#: Every order by name. Arguments: heads of this rank, rows, rows of a tile, ranks, this rank, CTAs.
+Order = Callable[[int, int, int, int, int], NDArray[np.uint32]]
+#: Every order by name. Arguments: heads of this rank, rows, rows of a tile, ranks, this rank.
 ORDERS: dict[str, Order] = {
     "row-major": row_major,
     "owner-interleaved": owner_interleaved,
