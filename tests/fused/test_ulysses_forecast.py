@@ -16,7 +16,7 @@ from xstage_bench.kernels.attention.forecast import AttentionTileTimes, add_fore
 from xstage_bench.kernels.attention.problem import Problem
 from xstage_bench.kernels.attention.summary import best_of, chosen_of, summarise
 from xstage_bench.kernels.attention.tile_facts import tile_facts
-from xstage_bench.kernels.attention.tile_order import ORDERS
+from xstage_bench.kernels.attention.tile_order import ORDERS, tiles_of
 from xstage_bench.kernels.spread import spread
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.published import X_STAGE, published_model
@@ -41,7 +41,7 @@ def test_tasks_store_every_row_and_send_what_others_own(
     ranks: int, seq: int, rank: int, store: Any, name: str, late_us: list[float]
 ) -> None:
     p, build, rank = Problem(2 * ranks, 2 * ranks, 128, seq, ranks), BUILDS[store], rank % ranks
-    order = ORDERS[name](p.local_heads, seq, build.tile_rows, ranks, rank)
+    order = tiles_of(name, p.local_heads, seq, build.tile_rows, ranks, rank)
     ctas = min(132, order.size)
     tasks = tasks_of(p, build, order, rank, ctas, AttentionTileTimes([10.0], 0.1, 0.1, late_us), 1000.0)
     every = tasks_of(p, build, order, rank, 132, AttentionTileTimes([10.0], 0.1, 0.1, late_us), 1000.0)  # also where an SM has no tile

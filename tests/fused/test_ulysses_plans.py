@@ -13,7 +13,7 @@ from xstage_bench.errors import UsageError
 from xstage_bench.kernels.attention.attention import AttentionBuild
 from xstage_bench.kernels.attention.plans import awaited, blocks_of_owner
 from xstage_bench.kernels.attention.problem import BF16_BYTES, Placing, Problem
-from xstage_bench.kernels.attention.tile_order import ORDERS, blocks_of, owner_of_block
+from xstage_bench.kernels.attention.tile_order import ORDERS, blocks_of, owner_of_block, tiles_of
 from xstage_bench.kernels.attention.transfer import received_to_place, staged_to_owner, tiles_to_owners
 
 HEAD_DIM = 64
@@ -32,7 +32,7 @@ def split(words: np.ndarray) -> list[tuple[int, int]]:
 
 @given(problems(), st.sampled_from(sorted(ORDERS)), st.sampled_from([64, 128, 192]), st.integers(0, 7))
 def test_every_order_has_every_tile_once(p: Problem, name: str, tile_rows: int, rank: int) -> None:
-    order = split(ORDERS[name](p.local_heads, p.seq, tile_rows, p.ranks, rank % p.ranks))
+    order = split(tiles_of(name, p.local_heads, p.seq, tile_rows, p.ranks, rank % p.ranks))
     blocks = -(-p.seq // tile_rows)
     assert Counter(order) == Counter((h, b) for h in range(p.local_heads) for b in range(blocks))
     assert [h for h, _ in order] == sorted(h for h, _ in order), "heads stay together: their keys are in the cache"
@@ -41,7 +41,7 @@ def test_every_order_has_every_tile_once(p: Problem, name: str, tile_rows: int, 
 @given(problems(), st.integers(0, 7))
 def test_interleaved_owners_take_turns(p: Problem, rank: int) -> None:
     owner = owner_of_block(p.seq, 64, p.ranks)
-    order = [owner[b] for h, b in split(ORDERS["owner-interleaved"](1, p.seq, 64, p.ranks, 0))]
+    order = [owner[b] for h, b in split(tiles_of("owner-interleaved", 1, p.seq, 64, p.ranks, 0))]
     counts = Counter(order)
     for start in range(0, min(counts.values()) * len(counts), len(counts)):  # while all have tiles left
         assert sorted(order[start : start + len(counts)]) == sorted(counts)
@@ -51,7 +51,7 @@ def test_interleaved_owners_take_turns(p: Problem, rank: int) -> None:
 def test_local_tiles_lie_evenly_between_remote_ones(p: Problem, rank: int) -> None:
     rank %= p.ranks
     owner = owner_of_block(p.seq, 64, p.ranks)
-    local = np.array([owner[b] == rank for _, b in split(ORDERS["local-between"](1, p.seq, 64, p.ranks, rank))])
+    local = np.array([owner[b] == rank for _, b in split(tiles_of("local-between", 1, p.seq, 64, p.ranks, rank))])
     share = np.arange(1, local.size + 1) * local.mean()
     assert np.abs(np.cumsum(local) - share).max() <= 1.0
 
@@ -133,7 +133,7 @@ def test_every_way_to_copy_brings_every_row_to_its_place(p: Problem, way: str) -
             for o in range(p.ranks):
                 execute(staged_to_owner(p, rank, o, 50 << 32, owners[o]), spaces)
         else:
-            order = ORDERS["row-major"](p.local_heads, p.seq, build.tile_rows, p.ranks, rank)
+            order = tiles_of("row-major", p.local_heads, p.seq, build.tile_rows, p.ranks, rank)
             execute(tiles_to_owners(placing, build, rank, order, 50 << 32, owners, 0), spaces)
             own = spaces[100 + rank].reshape(-1, p.ranks, width)[:, rank]
             assert (own == 0xFF).all(), "its own rows the attention puts in place itself"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from xstage_bench.errors import DataError
 from xstage_bench.kernels.attention.attention import AttentionBuild, Store, alone_of
 from xstage_bench.kernels.attention.problem import BF16_BYTES, Problem
-from xstage_bench.kernels.attention.tile_order import ORDERS
+from xstage_bench.kernels.attention.tile_order import tiles_of
 from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def add_forecasts(document: dict[str, Any], model: Model) -> None:
         builds = {store: AttentionBuild(**fields) for store, fields in row["builds"].items()}
         names = {name.split()[2] for name in row["times_us"] if name.startswith("fused ") and len(name.split()) == 3}
         orders = {
-            (store, name): ORDERS[name](problem.local_heads, problem.seq, build.tile_rows, problem.ranks, 0)
+            (store, name): tiles_of(name, problem.local_heads, problem.seq, build.tile_rows, problem.ranks, 0)
             for store, build in builds.items()
             for name in sorted(names)
         }

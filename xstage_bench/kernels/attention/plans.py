@@ -19,41 +19,38 @@ SHARD_FLAG_BYTES = 128
 STORE_BOX_ROWS = 16
 
 
-def plan_inputs(problem: Problem, build: AttentionBuild, inputs: Mapping[str, int], order: tuple[int, int]) -> NDArray[Any]:
-    """Return a plan with everything but its outputs and flags.
+def plan_of(
+    problem: Problem,
+    build: AttentionBuild,
+    inputs: Mapping[str, int],
+    order: tuple[int, int],
+    out: Mapping[int, int],
+    rank: int | None = None,
+) -> NDArray[Any]:
+    """Return a plan without flags, of a rank that sends every row to its owner; without `rank`, of attention alone: one owner, itself.
 
-    `inputs` has the addresses of ``q``, ``k`` and ``v``, each ``[rows, local heads, head_dim]``; `order` address and number of the tiles.
+    `inputs` has the addresses of ``q``, ``k`` and ``v``, each ``[rows, local heads, head_dim]``; `order` address and number of the tiles;
+    `out` the address of each owner's rows, ``[rows of owner, heads, head_dim]``, of attention alone with the local heads only.
     """
     p, plan = problem, np.zeros(1, PLAN)
     plan["q"][0] = rows_of_heads(inputs["q"], p.head_dim, p.seq, p.local_heads, build.tile_rows)
     for name in ("k", "v"):
         plan[name][0] = rows_of_heads(inputs[name], p.head_dim, p.seq, p.local_kv_heads, build.keys)
     plan["order"], plan["tiles"] = order
-    plan["seq"] = p.seq
-    plan["queries_per_key"] = p.local_heads // p.local_kv_heads
-    plan["scale_log2"] = math.log2(math.e) / math.sqrt(p.head_dim)
-    plan["timeout_ns"] = TIMEOUT_NS
+    plan["seq"], plan["queries_per_key"] = p.seq, p.local_heads // p.local_kv_heads
+    plan["scale_log2"], plan["timeout_ns"] = math.log2(math.e) / math.sqrt(p.head_dim), TIMEOUT_NS
+    owners, rows_per_owner, heads = (1, p.seq, p.local_heads) if rank is None else (p.ranks, p.rows_per_owner, p.heads)
+    plan["owners"], plan["rows_per_owner"], plan["heads_total"], plan["head_first"] = (
+        owners,
+        rows_per_owner,
+        heads,
+        (rank or 0) * p.local_heads,
+    )
+    for owner, address in out.items():
+        rows = p.seq if rank is None else p.rows_of(owner)
+        plan["out"][0, owner] = address
+        plan["out_map"][0, owner] = rows_of_heads(address, p.head_dim, rows, heads, STORE_BOX_ROWS)
     return plan
-
-
-def aim_local(plan: NDArray[Any], problem: Problem, address: int) -> NDArray[Any]:
-    """Return the plan with one owner, this rank itself: ``[rows, local heads, head_dim]``, attention alone."""
-    out = plan.copy()
-    out["owners"], out["rows_per_owner"], out["heads_total"], out["head_first"] = 1, problem.seq, problem.local_heads, 0
-    out["out"][0, 0] = address
-    out["out_map"][0, 0] = rows_of_heads(address, problem.head_dim, problem.seq, problem.local_heads, STORE_BOX_ROWS)
-    return out
-
-
-def aim_owners(plan: NDArray[Any], problem: Problem, rank: int, addresses: Mapping[int, int]) -> NDArray[Any]:
-    """Return the plan with every row sent to its owner: ``[rows of owner, heads, head_dim]`` at each address."""
-    out = plan.copy()
-    out["owners"], out["rows_per_owner"], out["heads_total"] = problem.ranks, problem.rows_per_owner, problem.heads
-    out["head_first"] = rank * problem.local_heads
-    for owner, address in addresses.items():
-        out["out"][0, owner] = address
-        out["out_map"][0, owner] = rows_of_heads(address, problem.head_dim, problem.rows_of(owner), problem.heads, STORE_BOX_ROWS)
-    return out
 
 
 def blocks_of_owner(problem: Problem, tile_rows: int, owner: int) -> range:

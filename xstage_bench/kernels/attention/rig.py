@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from xstage_bench.kernels.attention.attention import AttentionBuild
 from xstage_bench.kernels.attention.check import Verdict
 from xstage_bench.kernels.attention.gpu import AttentionGpu
-from xstage_bench.kernels.attention.plans import aim_local, aim_owners, plan_inputs
+from xstage_bench.kernels.attention.plans import plan_of
 from xstage_bench.kernels.attention.problem import BF16_BYTES, Placing
-from xstage_bench.kernels.attention.tile_order import ORDERS
+from xstage_bench.kernels.attention.tile_order import tiles_of
 
 #: Rows before and after every output that nobody may touch.
 GUARD_ROWS = 4
@@ -66,21 +66,20 @@ class Rig:
         key = (rank, name, build.tile_rows)
         if key not in self._orders:
             p = self.problem
-            words = ORDERS[name](p.local_heads, p.seq, build.tile_rows, p.ranks, rank)
+            words = tiles_of(name, p.local_heads, p.seq, build.tile_rows, p.ranks, rank)
             self._orders[key] = (self._keep(self.gpus[rank], self.gpus[rank].uploaded(words)), words)
         return self._orders[key]
 
     def plan_local(self, rank: int, build: AttentionBuild, order: str) -> NDArray[np.void]:
         """Return the plan of attention alone: everything stays with this rank, without the other ranks' heads between."""
-        return aim_local(self._plan(rank, build, order), self.problem, self.local[rank])
+        address, words = self.order(rank, order, build)
+        return plan_of(self.problem, build, self.inputs[rank], (address, words.size), {0: self.local[rank]})
 
     def plan_owners(self, rank: int, build: AttentionBuild, order: str, addresses: dict[int, int] | None = None) -> NDArray[np.void]:
         """Return the plan that sends every row to its owner, or to these addresses."""
-        return aim_owners(self._plan(rank, build, order), self.problem, rank, self.owners(rank) if addresses is None else addresses)
-
-    def _plan(self, rank: int, build: AttentionBuild, order: str) -> NDArray[np.void]:
         address, words = self.order(rank, order, build)
-        return plan_inputs(self.problem, build, self.inputs[rank], (address, words.size))
+        out = self.owners(rank) if addresses is None else addresses
+        return plan_of(self.problem, build, self.inputs[rank], (address, words.size), out, rank)
 
     def verify(self, run: Callable[[], None]) -> dict[str, object]:
         """Poison every owner's rows, execute, and compare what arrived with the reference.
