@@ -84,7 +84,7 @@ def _add(parts: dict[str, list[dict[str, str]]], title: str, row: Mapping[str, A
     inner = {k: v for k, v in row.items() if isinstance(v, list) and v and all(isinstance(x, dict) for x in v)}
     plain = {k: cell(v) for k, v in row.items() if k not in inner and k != "part" and not _curve(v)}
     parts.setdefault(title, []).append({**known, **plain})
-    label = {k: plain[k] for k in ("name", "schedule", "pair") if k in plain}
+    label = {k: v for k, v in plain.items() if k in ("name", "schedule", "pair")}
     for name, entries in inner.items():
         for entry in entries:
             _add(parts, name, entry, label)

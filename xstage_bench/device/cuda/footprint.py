@@ -70,8 +70,6 @@ class _FootprintGpu(CudaGpu):
         """Execute one burst; per producer and warp what the kernel stamped."""
         if shape.producers not in self._producer_of:
             self._producer_of[shape.producers] = np.uint64(self.uploaded(spread_evenly(shape.producers, self.sms)))
-        if shape.producers not in self._producer_of:
-            self._producer_of[shape.producers] = np.uint64(self.uploaded(self._table(shape.producers)))
         self.zeroed(MEETING.itemsize, "meeting")
         self.zeroed(shape.producers * shape.warps * RESULT.itemsize, "results")
         arguments = (
