@@ -7,7 +7,7 @@ RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
 
 # A file that a failed recipe left must not pass for a finished one.
 .DELETE_ON_ERROR:
-.PHONY: setup profile profile-node test claims proofs mutants compilers browser lint kernels figures bench
+.PHONY: setup profile profile-node test claims proofs mutants compilers browser lint kernels figures bench reference
 
 setup: $(VENV)/.dev
 
@@ -33,6 +33,10 @@ mutants: $(VENV)/.dev
 
 compilers: $(VENV)/.dev
 	PYTHONPATH=.:tests $(PY) tests/claims/compilers.py $(ARGS)
+
+# The pages that are made from the code: docs/cli.md, docs/files.md, docs/api.md.
+reference: $(VENV)/.dev
+	PYTHONPATH=. $(PY) scripts/reference_pages.py
 
 browser: $(VENV)/.browser
 

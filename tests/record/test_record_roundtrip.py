@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,15 +11,13 @@ from hypothesis import strategies as st
 from record_fake import FakeDevice, make_manifest, make_plan, make_run, make_schedules, make_trace
 
 from xstage_bench.record import writer as writer_module
-from xstage_bench.record.columns import MEASURED, PER_PRODUCER, PRODUCERS, SAMPLES, TRACES, recorded_precision
+from xstage_bench.record.columns import MEASURED, PER_PRODUCER, SAMPLES, recorded_precision
 from xstage_bench.record.manifest import load_manifest
 from xstage_bench.record.reader import load_run, schedules_of
 from xstage_bench.record.rows import summaries
 from xstage_bench.record.writer import RunWriter
 from xstage_bench.schedule.device import Execution
 from xstage_bench.schedule.trace import Trace
-
-DOCS = Path(__file__).parents[2] / "docs" / "file-format.md"
 
 
 @pytest.fixture(scope="module")
@@ -191,14 +187,3 @@ def test_parts_by_time(tmp_path, monkeypatch):
     for order in range(3):
         writer.write("fake", 0, order, [execution], [make_trace(execution)], keep_producers=False)
         assert len(load_run(tmp_path / "r").samples()) == order + 1
-
-
-@pytest.mark.parametrize(("table", "columns"), [("samples", SAMPLES), ("producers", PRODUCERS), ("traces", TRACES)])
-def test_the_documentation_lists_these_columns_with_their_types(table, columns):
-    section = re.split(r"^## ", DOCS.read_text(), flags=re.M)
-    text = next(part for part in section if part.startswith(table + "\n"))
-    documented = {}
-    for names, kind in re.findall(r"^\| ([\w, ]+) \| (\w+(?:, null)?) \|", text, flags=re.M):
-        documented.update(dict.fromkeys(names.split(", "), kind))
-    documented.pop("column", None)
-    assert documented == {c.name: c.type + (", null" if c.null else "") for c in columns}
