@@ -21,9 +21,9 @@ import click
 import xstage_bench
 from xstage_bench import errors
 from xstage_bench.cli import xstage
-from xstage_bench.glossary import explain
 from xstage_bench.record import columns
-from xstage_bench.schemas import schemas
+from xstage_bench.show.explain import explain
+from xstage_bench.show.schemas import schemas
 
 DOCS = Path(__file__).parent.parent / "docs"
 MADE = "<!-- Made by scripts/reference_pages.py (make reference): change the code, not this page. -->\n"
@@ -64,16 +64,15 @@ The first four are the record. Nothing changes them once the run is complete, an
 A `?` behind a type means that null may stand there.
 
 - Every file is written under a temporary name, flushed and renamed: it is whole or absent.
-- `manifest.json` comes first with `"complete": false` and is replaced at the end.
 - A part takes seconds and never splits an execution: a kill loses seconds.
 - The samples part commits the producers part of the same number; one without the other does not count.
-- `--resume` keeps what counts and measures the rest. It refuses a complete run, and one of another backend, seed, kernel or GPU.
+- `--resume` keeps what counts and measures the rest.
 """
 
 SCHEDULES = """## What a user writes
 
-A schedule file is JSON when it begins with `{`, else CSV; UTF-8, at most 512 MiB. `xstage predict` and `xstage run --schedule` tell bursts
-from tasks by their keys. Bytes are **per producer**, a multiple of `warps` x 512 for `st.v4`. An unknown key is refused.
+A schedule file is JSON when it begins with `{`, else CSV; UTF-8, at most 512 MiB. Bytes are **per producer**, a multiple of `warps` x 512
+for `st.v4`. An unknown key is refused.
 
 ```json
 {"producers": 132, "warps": 4, "start": "free", "bursts": [{"bytes": 65536}, {"bytes": 65536, "gap_cycles": 2000}]}
@@ -129,16 +128,25 @@ def cli_page() -> str:
     leaves = [(command, options) for _, command, options in commands if not isinstance(command, click.Group)]
     counts = Counter(option for _, options in leaves for option in options)
     shared = [option for option, count in counts.items() if count >= SHARED]
+    names = Counter(_name(option) for option in shared)
+
+    def told_apart(option: tuple[str, str]) -> tuple[str, str]:
+        """Say whose option it is where another one of that name is shared too."""
+        users = [path.removeprefix("xstage ") for path, _, options in commands if option in options]
+        return (option[0], f"{option[1]} (Of {', '.join(users)}.)") if names[_name(option)] > 1 else option
+
     everywhere = {option for option in shared if counts[option] == len(leaves)}
     links = [f"[{path.removeprefix('xstage ')}](#{path.replace(' ', '-')})" for path, _, _ in commands]
     parts = [MADE, CLI, f"\nVerbs: {', '.join(links)}.\n\n{xstage.epilog} [Files](files.md#exit-codes) says more.\n"]
     parts.append("\n## Options that several verbs share\n\n")
-    parts.append(_table(("option", "meaning"), [(f"`{_cell(name)}`", _cell(text)) for name, text in shared]))
+    parts.append(_table(("option", "meaning"), [(f"`{_cell(name)}`", _cell(text)) for name, text in map(told_apart, shared)]))
     parts.append(f"\n{', '.join(_name(option) for option in shared if option in everywhere)}: on every verb.\n")
     for path, command, options in commands:
         usage = _usage(path, command)
         parts.append(f"\n## {path}\n" + (f"\n`{usage}`\n" if usage != f"{path} [OPTIONS]" else "") + f"\n{_prose(command.help or '')}\n")
         named = [_name(option) for option in options if option in shared and option not in everywhere]
+        if isinstance(command, click.Group):
+            parts.append(f"\n```text\n{_listed(path, command)}```\n")
         own = [(f"`{_cell(name)}`", _cell(text)) for name, text in options if (name, text) not in shared]
         if own:
             parts.append("\n" + _table(("option", "meaning"), own))
@@ -207,6 +215,14 @@ def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Comman
             yield f"{path} {name}", command
             if isinstance(command, click.Group):
                 yield from _commands(command, f"{path} {name}")
+
+
+def _listed(path: str, group: click.Group) -> str:
+    """Return what a group's own help says of its commands: it may know more of them than it lists."""
+    ctx = click.Context(group, info_name=path)
+    formatter = click.HelpFormatter(width=120)
+    group.format_commands(ctx, formatter)
+    return formatter.getvalue().lstrip()
 
 
 def _options(path: str, command: click.Command) -> list[tuple[str, str]]:

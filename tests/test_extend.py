@@ -18,7 +18,7 @@ import pytest
 import xstage_bench
 from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.device.cuda.variant import Variant
-from xstage_bench.flavour import load_flavour
+from xstage_bench.schedule.flavour import load_flavour
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
