@@ -16,7 +16,8 @@ from xstage_bench.cli import xstage
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
 from xstage_bench.show.schemas import schemas
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", h.strip().lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
 def test_every_link_of_a_page_leads_somewhere(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
