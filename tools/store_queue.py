@@ -65,7 +65,7 @@ def cycles(rounds: NDArray[Any]) -> dict[str, float]:
 def measure(path: str) -> None:
     """Execute everything once on GPU 0, to memory of GPU 1, and write the medians; every byte of the last rounds is read back."""
     here, there = CudaGpu(0), CudaGpu(1)
-    here.reach(1)
+    here.reach((1,))
     sms, words = here.sms, REGIONS * here.sms * WARPS * max(STORES) * STORE_BYTES // 4
     place, report = here.zeroed(256, "here"), here.zeroed(here.sms * ROUNDS * ROUND.itemsize, "report")
     rows: list[dict[str, Any]] = []
@@ -79,9 +79,8 @@ def measure(path: str) -> None:
                 here.launch(kernels["store_queue_now"], (1,), 1, (np.uint64(report),))
                 here.synchronize()
                 begin_ns = int(here.downloaded("report", np.uint64)[0]) + 5_000_000
-                plan = np.array(
-                    [(to, begin_ns, PERIOD_NS, place, report, active, REGIONS, salt, BYSTANDER_CYCLES, active in WATCHED, 0)], PLAN
-                )
+                addresses = (to, begin_ns, PERIOD_NS, place, report)
+                plan = np.array([(*addresses, active, REGIONS, salt, BYSTANDER_CYCLES, int(active in WATCHED), 0)], PLAN)
                 here.launch(kernels["store_queue"], (sms,), 32 * (WARPS + 1), (plan,))
                 here.synchronize()
                 found = here.downloaded("report", ROUND, (sms, ROUNDS))
@@ -93,13 +92,8 @@ def measure(path: str) -> None:
                     "by": "bulk" if bulk else "st.v4",
                     "after_the_stores": name,
                 }
-                rows.append(
-                    {
-                        **what,
-                        **cycles(found[used]),
-                        "wrong_words": _wrong(there.downloaded("there", np.uint32, words), used, salt, stores, sms),
-                    }
-                )
+                wrong = _wrong(there.downloaded("there", np.uint32, words), used, salt, stores, sms)
+                rows.append({**what, **cycles(found[used]), "wrong_words": wrong})
                 if active in WATCHED:
                     others = np.setdiff1d(np.arange(sms), used)
                     longest = np.median(found["bystander_longest"][:, 1:], axis=1)

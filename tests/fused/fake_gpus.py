@@ -61,6 +61,7 @@ class FakeGpu:
         self.stream, self.side_stream = (SimpleNamespace(ptr=device, wait_event=lambda event: None) for _ in range(2))
         self.waiting: list[tuple[np.ndarray, int]] = []
         self.awaited: list[np.ndarray] = []
+        self.prepared: set[Build] = set()
 
     def room(self, size: int) -> int:
         at = self.end
@@ -110,8 +111,12 @@ class FakeGpu:
     def _identity(self, q: int) -> int:
         return int(self.machine.words(q, 1)[0])
 
-    def attention(self, build: Build) -> FakeKernel:
-        return FakeKernel(self, build)
+    def prepare(self, build: Build) -> None:
+        self.prepared.add(build)
+
+    def attend(self, build: Build, plan: np.ndarray, blocks: int | None = None) -> None:
+        assert build in self.prepared
+        FakeKernel(self, build).launch(plan, blocks)
 
     def copy_pieces(self, pieces: tuple[int, int], stream: Any, *, blocks: int | None = None, epoch: int = 0) -> None:
         from xstage_bench.kernels.attention.transfer import PIECE
@@ -160,7 +165,7 @@ class FakeKernel:
     def __init__(self, gpu: FakeGpu, build: Build) -> None:
         self.gpu, self.build = gpu, build
 
-    def launch(self, plan: np.ndarray, stream: int, blocks: int | None = None) -> None:
+    def launch(self, plan: np.ndarray, blocks: int | None) -> None:
         p, build, machine = plan[0], self.build, self.gpu.machine
         q, seq, head_dim = p["q"], int(p["seq"]), build.head_dim
         assert [int(x) for x in q[1:5]] == [head_dim, seq, int(q[3]), build.tile_rows]

@@ -39,7 +39,7 @@ def open_gpus() -> dict[int, Gpu]:
     """Both GPUs, reaching each other."""
     gpus = {device: Gpu(device) for device in (0, 1)}
     for gpu in gpus.values():
-        gpu.reach(1 - gpu.index)
+        gpu.reach({0, 1})
     return gpus
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -92,16 +92,17 @@ class CudaGpu:
         """Whether this GPU can address another's memory."""
         return bool(self._runtime.deviceCanAccessPeer(self.index, peer))
 
-    def reach(self, peer: int) -> None:
-        """Make another GPU's memory addressable by this one; `XStageError` where it cannot be."""
-        if not self.reaches(peer):
-            raise XStageError(f"GPU {self.index} cannot address the memory of GPU {peer}", "see 'xstage topo' for the pairs that can")
+    def reach(self, peers: Iterable[int]) -> None:
+        """Make the memory of other GPUs addressable by this one; `XStageError` where it cannot be. Itself may be among them."""
         self.use()
-        try:
-            self._runtime.deviceEnablePeerAccess(peer)
-        except self._runtime.CUDARuntimeError as error:
-            if "AlreadyEnabled" not in str(error) and "already enabled" not in str(error):
-                raise
+        for peer in set(peers) - {self.index}:
+            if not self.reaches(peer):
+                raise XStageError(f"GPU {self.index} cannot address the memory of GPU {peer}", "see 'xstage topo' for the pairs that can")
+            try:
+                self._runtime.deviceEnablePeerAccess(peer)
+            except self._runtime.CUDARuntimeError as error:
+                if "AlreadyEnabled" not in str(error) and "already enabled" not in str(error):
+                    raise
 
     def load(
         self,

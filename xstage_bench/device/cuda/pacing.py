@@ -84,10 +84,8 @@ class Pacing:
 
     def __init__(self, source: int = 0, destination: int = 1) -> None:
         self._gpu, self._tag = CudaGpu(source), 1
-        self._destination = self._gpu
-        if source != destination:
-            self._gpu.reach(destination)
-            self._destination = CudaGpu(destination)
+        self._gpu.reach((destination,))
+        self._destination = self._gpu if source == destination else CudaGpu(destination)
         shared = {"pacing": self._gpu.lone_bytes}
         self._kernels = {
             work: self._gpu.load("pacing.cu", shared, {"XSTAGE_COMPUTE": str(i)}, cooperative=True)["pacing"]

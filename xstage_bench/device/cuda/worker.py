@@ -82,7 +82,7 @@ class _Node:
         self._gpus = [BurstGpu(i) for i in range(gpu_count())]
         self._peers = [(a.index, b.index) for a in self._gpus for b in self._gpus if a is not b and a.reaches(b.index)]
         for source, destination in self._peers:
-            self._gpus[source].reach(destination)
+            self._gpus[source].reach((destination,))
         self._flights: list[tuple[BurstGpu, int, int]] = []
         self._next_slot = 0
         self._host: HostMemory | None = None

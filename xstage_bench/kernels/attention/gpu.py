@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.compile import HOPPER
-from xstage_bench.device.cuda.gpu import CudaGpu
+from xstage_bench.device.cuda.gpu import CudaGpu, LoadedKernel
 from xstage_bench.errors import WaivedError
 from xstage_bench.kernels.attention.attention import Build
 from xstage_bench.kernels.attention.check import CHECK_SUMS, Verdict, check_plan, verdict
@@ -19,32 +19,6 @@ _TIMEOUT_NS = 2_000_000_000
 POISON_BYTE = 0xFF  # two of them are a bf16 NaN, which no result is
 
 
-class Attention:
-    """The kernel of one build, loaded on one GPU."""
-
-    def __init__(self, gpu: CudaGpu, build: Build) -> None:
-        if gpu.capability != (9, 0):
-            found = "GPU {} has compute capability {}.{}".format(gpu.index, *gpu.capability)
-            raise WaivedError(f"{found}: the attention kernel needs 9.0", "run on an H100, H200 or GH200")
-        self._gpu, self._threads = gpu, build.threads
-        self._kernel = gpu.load("attention.cu", {"attention": build.shared_bytes}, build.defines(), arch=HOPPER)["attention"]
-
-    def launch(self, plan: NDArray[Any], stream: int, blocks: int | None = None) -> None:
-        """Start the kernel with a `PLAN` of one element on a CUDA stream and return at once.
-
-        Parameters
-        ----------
-        plan : ndarray
-            Its bytes are copied into the launch.
-        stream : int
-            Handle of a stream of this GPU.
-        blocks : int, optional
-            CTAs; by default one for each SM, never more than there are tiles.
-        """
-        blocks = min(self._gpu.sms if blocks is None else blocks, int(plan["tiles"][0]))
-        self._gpu.launch(self._kernel, (blocks,), self._threads, (plan,), stream=stream)
-
-
 class Gpu(CudaGpu):
     """Memory, two streams and loaded kernels of one GPU."""
 
@@ -52,15 +26,23 @@ class Gpu(CudaGpu):
         super().__init__(device)
         checks = ("attention_fill", "attention_census", "attention_check_64", "attention_check_128")
         self._kernels = self.load("transfer.cu", {"copy_pieces": 0, "meet": 0}) | self.load("attention_check.cu", dict.fromkeys(checks, 0))
-        self._attention: dict[Build, Attention] = {}
+        self._attention: dict[Build, LoadedKernel] = {}
         self.stream, self.side_stream = self.new_stream(), self.new_stream()
         self.zeroed(4, "late")
 
-    def attention(self, build: Build) -> Attention:
-        """Return the kernel of a build, loaded on first use."""
+    def prepare(self, build: Build) -> None:
+        """Load the attention kernel of a build; nothing happens when it is loaded already."""
+        if self.capability != (9, 0):
+            found = "GPU {} has compute capability {}.{}".format(self.index, *self.capability)
+            raise WaivedError(f"{found}: the attention kernel needs 9.0", "run on an H100, H200 or GH200")
         if build not in self._attention:
-            self._attention[build] = Attention(self, build)
-        return self._attention[build]
+            shared = {"attention": build.shared_bytes}
+            self._attention[build] = self.load("attention.cu", shared, build.defines(), arch=HOPPER)["attention"]
+
+    def attend(self, build: Build, plan: NDArray[Any], blocks: int | None = None) -> None:
+        """Queue a prepared attention with a `PLAN` of one element, by so many CTAs (default one for each SM), never more than tiles."""
+        blocks = min(self.sms if blocks is None else blocks, int(plan["tiles"][0]))
+        self.launch(self._attention[build], (blocks,), build.threads, (plan,), stream=self.stream.ptr)
 
     def normal(self, elements: int, seed: int) -> int:
         """Address of so many normal deviates in bf16; an even number."""

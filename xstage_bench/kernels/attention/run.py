@@ -189,8 +189,7 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
     devices = tuple(range(max([2, *real])))
     gpus = {d: Gpu(d) for d in devices}
     for gpu in gpus.values():
-        for peer in set(devices) - {gpu.index}:
-            gpu.reach(peer)
+        gpu.reach(devices)
     nccl: dict[int, Nccl] = {}
 
     def communicators(ranks: int) -> Nccl | None:

@@ -161,7 +161,7 @@ def beside_copying_sms(rig: Rig, build: Build, sms: int) -> Variant:
         plan = rig.plan_owners(r, build, IN_ORDER, ctas, to)
         plan["flags"][0, : rig.problem.ranks] = flags
         plan["report"] = rig.take(gpu, REPORT.itemsize)
-        gpu.attention(build)  # loading it while the copying kernel waits for its flags would dead-lock
+        gpu.prepare(build)  # loading it while the copying kernel waits for its flags would dead-lock
         plans.append(plan)
         tables.append(
             rig.upload(gpu, tiles_to_owners(rig.placing, build, r, rig.order(r, IN_ORDER, build, ctas)[1], staged, addresses, flags))
@@ -174,7 +174,7 @@ def beside_copying_sms(rig: Rig, build: Build, sms: int) -> Variant:
             plan["epoch"] = epoch
             gpu.side_stream.wait_event(gpu.event())
             gpu.copy_pieces(table, gpu.side_stream, blocks=sms, epoch=epoch)
-            gpu.attention(build).launch(plan, gpu.stream.ptr, gpu.sms - sms)
+            gpu.attend(build, plan, gpu.sms - sms)
             gpu.stream.wait_event(gpu.event(gpu.side_stream))
 
     return Variant(f"{sms} copying SMs", queue)
@@ -227,15 +227,16 @@ def as_graph(rig: Rig, variant: Variant) -> Variant:
 
 
 def _attention(rig: Rig, build: Build, plans: list[NDArray[np.void]]) -> Callable[[], None]:
-    kernels = [gpu.attention(build) for gpu in rig.gpus]
+    for gpu in rig.gpus:
+        gpu.prepare(build)
     epoch = 0
 
     def queue() -> None:
         nonlocal epoch
         epoch += 1
-        for gpu, kernel, plan in zip(rig.gpus, kernels, plans, strict=True):
+        for gpu, plan in zip(rig.gpus, plans, strict=True):
             plan["epoch"] = epoch
-            kernel.launch(plan, gpu.stream.ptr)
+            gpu.attend(build, plan)
 
     return queue
 
