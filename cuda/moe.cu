@@ -1,14 +1,12 @@
 // One expert-parallel MoE layer of one rank in one kernel: dispatch, Linear-1, SwiGLU, Linear-2, combine.
 //
 // Persistent CTAs, one per SM, each with a list of tasks made on the host: tiles of Linear-1 and Linear-2 in any order that cannot
-// dead-lock (or claimed while it runs: moe_claim.cuh). One warp brings operands by the copy engine; two warpgroups take the tasks in turn, one's epilogue beside the other's products.
+// dead-lock. One warp brings operands by the copy engine; two warpgroups take the tasks in turn, one's epilogue beside the other's products.
 // The order of the lists is the experiment; nothing else in here depends on it.
 #include "hopper_wgmma_e4m3.cuh"
-#include "moe_claim.cuh"
 #include "moe_combine.cuh"
 #include "moe_dispatch.cuh"
 #include "moe_epilogue.cuh"
-#include "moe_presum.cuh"
 
 struct Tasks {
   const u32 *words;
@@ -45,7 +43,7 @@ static __device__ __forceinline__ void await_rows(const MoePlan &plan, const Tas
 #endif
 }
 
-#if XSTAGE_SCOUT
+#if !XSTAGE_DISPATCH
 // One thread that looks ahead whether tasks' rows are there. A look is a read from memory, which waits for the drain of what the SM has stored; the
 // thread that loads would wait for it before it could ask for the operands, and for those as long again.
 static __device__ void scout(const MoePlan &plan, u32 base) {
@@ -71,17 +69,16 @@ static __device__ __forceinline__ void await_scout(const MoePlan &plan, u32 base
 // One thread: the operands of every task, in order.
 static __device__ void load(const MoePlan &plan, u32 base) {
   Ring ring;
-#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
   const Tasks tasks = my_tasks(plan);
   const u32 *const experts = (const u32 *)plan.block_expert;
   auto word_at = [&](u32 i) { return i < tasks.count ? tasks.words[i] : 0; };
   u32 word = word_at(0), next = word_at(1), expert = experts[task_of(word).block];
   for (u32 i = 0; i < tasks.count; ++i) {
     const Task task = task_of(word);
-#if XSTAGE_SCOUT
-    if (task.second) await_scout(plan, base, i + 1);
-#else
+#if XSTAGE_DISPATCH
     await_rows(plan, task);
+#else
+    if (task.second) await_scout(plan, base, i + 1);
 #endif
     u32 next_expert, after;
     // Behind the task's first operands, and not waited for before its last: a fence in between would wait.
@@ -90,14 +87,6 @@ static __device__ void load(const MoePlan &plan, u32 base) {
     });
     word = next, next = after, expert = next_expert;
   }
-#else
-  Source source(plan, base);
-  while (source.next()) {
-    const Task task = source.task;
-    if (!source.ready) await_rows(plan, task);
-    bring(plan, base, ring, task, steps_of(plan, task.second), source.expert, [&](u32 k) { source.brought(k); });
-  }
-#endif
 }
 
 #if XSTAGE_FP8
@@ -120,62 +109,25 @@ static __device__ __forceinline__ void multiply(float (&upper)[HALF], float (&lo
   }
 }
 
-// What another CTA's copy engine may read happens before its read by this chain: the tile's stores; here a barrier of the group, or, of bulk stores, the
-// wait that makes them visible to the one thread that gave them; a release at gpu scope by that thread; the count; an acquire of it (await_count) by the
-// thread that loads, or that scouts for it; that thread's fence between the proxies (bring). Without the release the wait is nobody else's.
-static __device__ __forceinline__ void publish_task(const MoePlan &plan, u32 group, u32 block, u32 lane) {
-#if XSTAGE_BULK_TILES
-  if (lane == 0) {
-    bulk_commit();
-    bulk_wait();
-#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_BULK
-    add_release((u32 *)plan.ready + block);
-#else
-    add_relaxed((u32 *)plan.ready + block);
-#endif
-  }
-#else
-  named_sync(GROUP_BARRIER + group, WARPGROUP);
-  if ((threadIdx.x & (WARPGROUP - 1)) == 0) add_release((u32 *)plan.ready + block);
-#endif
-}
+// The CTA's list, for the two warpgroups. Four words are under way or here: a read from memory waits until nearly all that its SM has stored has drained,
+// which can take as long as a tile (docs/own-kernel.md), so nothing is asked for when it is needed.
+struct Turns {
+  const Tasks tasks;
+  u32 word, coming[4];  // of the task, and of those behind it
 
-#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
-// The CTA's list. Four words are under way or here: a read from memory waits until nearly all that its SM has stored has drained, which can take as long as
-// a tile (docs/own-kernel.md), so nothing is asked for when it is needed.
-class Turns {
- public:
-  u32 word, position;  // of the task, and where in the words of all CTAs
-#if XSTAGE_AHEAD
-  u32 coming[4];  // of the tasks behind it
-#endif
-
-  __device__ __forceinline__ Turns(const MoePlan &plan, u32) : tasks_(my_tasks(plan)), first_((u32)(tasks_.words - (const u32 *)plan.tasks)) {
-#if XSTAGE_AHEAD
+  __device__ __forceinline__ explicit Turns(const MoePlan &plan) : tasks(my_tasks(plan)) {
 #pragma unroll
     for (u32 n = 0; n < 4; ++n) coming[n] = at(n);
-#endif
   }
-  __device__ __forceinline__ u32 at(u32 i) const { return i < tasks_.count ? tasks_.words[i] : 0; }
-  __device__ __forceinline__ bool next(u32 i, u32, u32) {
-    position = first_ + i;
-#if XSTAGE_AHEAD
+  __device__ __forceinline__ u32 at(u32 i) const { return i < tasks.count ? tasks.words[i] : 0; }
+  __device__ __forceinline__ bool next(u32 i) {
     word = coming[0], coming[0] = coming[1], coming[1] = coming[2], coming[2] = coming[3], coming[3] = at(i + 4);
-#else
-    word = at(i);
-#endif
-    return i < tasks_.count;
+    return i < tasks.count;
   }
-  __device__ __forceinline__ bool last(u32 i) const { return i + 1 >= tasks_.count; }
-
- private:
-  const Tasks tasks_;
-  const u32 first_;
 };
-#endif
 
 static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
-  Turns turns(plan, base);
+  Turns turns(plan);
   const u32 group = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
   const u32 staging = base + STAGING_AT + (group * GROUP_WARPS + warp) * STAGED_BYTES;
   const u64 first_stage = matrix_descriptor(uniform(base));
@@ -183,14 +135,12 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
   u32 at = 0;  // stages consumed by both groups
   const u32 scales_at = base + SCALES_AT + 2 * (group * GROUP_WARPS + warp) * SCALES_BYTES;
   u32 own = 0;  // tasks of this group before this one
-#if XSTAGE_AHEAD
   // Of this group's next task, and the expert of the one behind it.
   const Task ahead = task_of(turns.at(group));
   Facts facts_ahead = facts_of(plan, ahead, experts[ahead.block], warp, lane);
   u32 expert_ahead = experts[task_of(turns.at(group + 2)).block];
   keep_columns(facts_ahead, scales_at, lane);
-#endif
-  for (u32 i = 0; turns.next(i, group, lane); ++i) {
+  for (u32 i = 0; turns.next(i); ++i) {
     const Task task = task_of(turns.word);
     const u32 steps = uniform(steps_of(plan, task.second));
     if ((i & 1) != group) {
@@ -203,12 +153,8 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
 #endif
     const u32 scales_here = scales_at + (own & 1) * SCALES_BYTES;
     ++own;
-#if XSTAGE_AHEAD
     Facts facts = facts_ahead;
     facts_ahead = facts_of(plan, task_of(turns.coming[1]), expert_ahead, warp, lane);
-#else
-    Facts facts = facts_of(plan, task, experts[task.block], warp, lane);
-#endif
     if (i > 0) named_sync(TURN + group, 2 * WARPGROUP);
     float upper[HALF], lower[HALF];
     u32 stage = at % STAGES, parity = at / STAGES & 1, before = stage;
@@ -229,7 +175,7 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     at += steps;
-    if (!turns.last(i)) named_arrive(TURN + (group ^ 1), 2 * WARPGROUP);
+    if (i + 1 < turns.tasks.count) named_arrive(TURN + (group ^ 1), 2 * WARPGROUP);
     products_wait<0>();
     settle(upper);
     settle(lower);
@@ -237,15 +183,10 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
 #if XSTAGE_STAMPS
     stamp.computed_ns = global_timer_ns();
 #endif
-#if XSTAGE_AHEAD
     expert_ahead = experts[task_of(turns.coming[3]).block];
     keep_columns(facts_ahead, scales_at + (own & 1) * SCALES_BYTES, lane);
-#else
-    keep_columns(facts, scales_here, lane);
-#endif
     late_facts(facts, plan, task, scales_here, warp, lane);
     const Scales scales(facts);
-    if (XSTAGE_PRESUM && task.second) add_sums(plan, facts, scales, upper, lower, task, lane);
     if (task.second) {
       combine(plan, staging, facts, scales, upper, task, 0, lane);
       combine(plan, staging, facts, scales, lower, task, 1, lane);
@@ -253,29 +194,27 @@ static __device__ __forceinline__ void consume(const MoePlan &plan, u32 base) {
       swiglu(plan, staging, facts, scales, upper, task, 0, warp, lane);
       swiglu(plan, staging + ACT_STAGED_BYTES, facts, scales, lower, task, 1, warp, lane);
     }
-    if (XSTAGE_PRESUM && task.second) send_sums(plan, facts, task, lane);
 #if XSTAGE_STAMPS
     stamp.stored_ns = global_timer_ns();
 #endif
-#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
     named_sync(GROUP_BARRIER + group, WARPGROUP);
     if ((threadIdx.x & (WARPGROUP - 1)) == 0) asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(base + STORED_AT + 4 * group), "r"(i / 2 + 1) : "memory");
-#else
-    if (!task.second) publish_task(plan, group, task.block, lane);
-#endif
 #if XSTAGE_STAMPS
     if ((threadIdx.x & (WARPGROUP - 1)) == 0) {
       stamp.published_ns = global_timer_ns();
       stamp.smid = sm_id();
       stamp.word = turns.word;
-      ((Stamp *)plan.stamps)[turns.position] = stamp;
+      ((Stamp *)plan.stamps)[turns.tasks.words - (const u32 *)plan.tasks + i] = stamp;
     }
 #endif
   }
 }
 
-#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE && XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
 // One thread that computes and stores nothing: it alone waits for the remote backlog that a release has to wait for.
+//
+// What another CTA's copy engine may read happens before its read by this chain: a warpgroup's stores of the tile; its barrier; its release at cta scope of
+// how many of its tasks are stored; this thread's acquire of that; its release at gpu scope, and the count; an acquire of the count (await_count) by the
+// thread that loads, or that scouts for it; that thread's fence between the proxies (bring).
 static __device__ void publish_behind(const MoePlan &plan, u32 base) {
   const Tasks tasks = my_tasks(plan);
   const u64 give_up = global_timer_ns() + plan.timeout_ns;
@@ -302,15 +241,6 @@ static __device__ void publish_behind(const MoePlan &plan, u32 base) {
     }
   }
 }
-#endif
-
-// CTA c begins c / ctas of the stagger later, so that the bursts of the SMs do not come together.
-static __device__ __forceinline__ void stagger(const MoePlan &plan) {
-  if (!plan.stagger_ns) return;
-  const u64 begin = global_timer_ns() + plan.stagger_ns * blockIdx.x / gridDim.x;
-  while (global_timer_ns() < begin) {
-  }
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid_constant__ MoePlan plan) {
   extern __shared__ __align__(1024) char memory[];
@@ -326,12 +256,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
       for (u32 b = 0; b < PULL_DEPTH; ++b) barrier_init(pull_barrier(base, p, b), 1);
     for (u32 g = 0; g < GROUPS; ++g) asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + STORED_AT + 4 * g) : "memory");
     asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + SCOUTED_AT) : "memory");
-#if XSTAGE_CLAIM != XSTAGE_CLAIM_STATIC
-    prepare_ring(base);
-#endif
     barrier_init_done();
     begin_together(plan);
-    stagger(plan);
     Report *const report = (Report *)plan.report + blockIdx.x;
     report->begin_ns = global_timer_ns();
     report->begin_clock = sm_clock();
@@ -340,19 +266,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) xstage_moe(const __grid
   if (threadIdx.x < WARPGROUP) {
     registers_lower<40>();
     if (threadIdx.x == 0) load(plan, base);
-#if XSTAGE_SCOUT
-    else if (threadIdx.x == 32) scout(plan, base);
-#endif
 #if XSTAGE_DISPATCH
     else if (threadIdx.x / 32 <= PULLERS && (threadIdx.x & 31) == 0) pull_rows(plan, base, threadIdx.x / 32 - 1);
-#endif
-#if XSTAGE_PUBLISH == XSTAGE_PUBLISH_ELSEWHERE
-#if XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC
-    else if (threadIdx.x == 96) publish_behind(plan, base);
 #else
-    else if (threadIdx.x == 96) publish_handed(plan, base);
+    else if (threadIdx.x == 32) scout(plan, base);
 #endif
-#endif
+    else if (threadIdx.x == 96) publish_behind(plan, base);
   } else {
     registers_raise<232>();
     Report *const report = (Report *)plan.report + blockIdx.x;

@@ -24,9 +24,6 @@ static __device__ __forceinline__ void begin_together(const MoePlan &plan) {
 
 // By all consumer threads of the CTA. The release waits until what this SM has stored is visible at the owners.
 static __device__ __forceinline__ void meet_ranks(const MoePlan &plan, u32 barrier, u32 threads) {
-#if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
-  bulk_wait();  // each thread's own bulk stores are performed; then a release publishes them
-#endif
   named_sync(barrier, threads);
   if (threadIdx.x == WARPGROUP) {
     tell_ranks(plan.finished, plan.ranks);

@@ -52,8 +52,7 @@ static __device__ __forceinline__ void store_16_if(bool there, u64 to, uint4 v) 
 // Lane l has row l % 16 of the warp's 16 rows in product l / 16; four columns of the tile's 128.
 struct Facts {
   u32 slot;
-  u32 sum, complete;  // with sums before sending: what the row is part of; of the warp's 32 rows, those whose sums are to be sent
-  float row_scale, inverse, weight;
+  float row_scale, inverse;
   float4 columns;
   u32 scales;  // where in shared memory the tile's column scales lie for this thread
 };
@@ -61,9 +60,6 @@ static __device__ __forceinline__ Facts facts_of(const MoePlan &plan, const Task
   const u32 row = task.block * TILE + HALF * (lane >> 4) + 16 * warp + (lane & 15);
   Facts facts = {};
   if (task.second) facts.slot = __ldg((const u32 *)plan.row_slot + row);
-#if XSTAGE_PRESUM
-  if (task.second) facts.sum = __ldg((const u32 *)plan.row_sum + row), facts.weight = __ldg((const float *)plan.row_weight + row);
-#endif
 #if XSTAGE_FP8
   const float *const columns = task.second ? (const float *)plan.w2_scale + (u64)expert * plan.hidden : (const float *)plan.w1_scale + (u64)expert * 2 * plan.inter;
   facts.columns = __ldg((const float4 *)(columns + task.column * TILE) + lane);
@@ -115,9 +111,9 @@ static __device__ __forceinline__ float2 column_scale(const Facts &facts, u32 j)
 #endif
 }
 // Scales of this thread's two columns in each group of eight, read at once for both halves of the rows: between the stores of results each read would be
-// waited for by itself. Sums before sending and float32 rows have no registers left for that.
+// waited for by itself. Float32 rows have no registers left for that.
 struct Scales {
-#if XSTAGE_PRESUM || XSTAGE_COMBINE == XSTAGE_COMBINE_F32
+#if XSTAGE_COMBINE == XSTAGE_COMBINE_F32
   const Facts &facts;
   __device__ __forceinline__ explicit Scales(const Facts &f) : facts(f) {}
   __device__ __forceinline__ float2 operator[](u32 j) const { return column_scale(facts, j); }
@@ -131,21 +127,13 @@ struct Scales {
 #endif
 };
 
-// The staged rows may be written again.
-static __device__ __forceinline__ void results_are_free() {
-#if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
-  bulk_wait_source();
-#endif
-  __syncwarp();
-}
-
 // Gate and up of eight columns lie in neighbouring groups, so both are in this thread. FP8 activations keep the order in which
 // a thread holds them; the second linear layer's weights are permuted likewise (xstage_bench/fused/moe/numbers.py).
 static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, const Facts &facts, const Scales &scales, const float (&d)[HALF], const Task &task, u32 half, u32 warp,
                                               u32 lane) {
   const u32 row = (lane & 7) + (lane & 8), first = task.block * TILE + half * HALF + 16 * warp;
   const float2 scale = of_rows(facts.row_scale, half, lane), inverse = of_rows(facts.inverse, half, lane);
-  results_are_free();
+  __syncwarp();  // the staged rows may be written again
 #pragma unroll
   for (u32 part = 0; part < 8; part += 4) {
     float a[4][4];
@@ -171,56 +159,28 @@ static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, 
                      pack_bf16(a[h + 1][0], a[h + 1][1]), pack_bf16(a[h + 1][2], a[h + 1][3]));
 #endif
   }
-#if XSTAGE_BULK_TILES
-  async_proxy_fence();
-  __syncwarp();
-  if (lane == 0) tensor_store(&plan.act_out, staging, task.column * ACT_COLUMNS, first, 0);
-#else
   __syncwarp();
   constexpr u32 CHUNKS = ACT_COLUMNS * ELEMENT / 16, AT_ONCE = 32 / CHUNKS;
   const u32 chunk = lane % CHUNKS;
   char *const to = (char *)plan.activations + (u64)first * plan.inter * ELEMENT + task.column * ACT_COLUMNS * ELEMENT + 16 * chunk;
 #pragma unroll
   for (u32 r = lane / CHUNKS; r < 16; r += AT_ONCE) store_16(to + (u64)r * plan.inter * ELEMENT, shared_load(staged_activation(staging, r, chunk)));
-#endif
-}
-
-// Where 16 bytes of a result row lie: as the other rows, or, for bulk stores, one behind another with a gap that keeps banks apart.
-static __device__ __forceinline__ u32 staged_result(u32 base, u32 row, u32 chunk) {
-  return XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? base + row * PITCH_BYTES + 16 * chunk : staged(base, row, chunk);
-}
-
-// Staged by all lanes, read by all: by the copy engine too, which sees what a thread has written only behind that thread's proxy fence.
-static __device__ __forceinline__ void results_are_staged() {
-#if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
-  async_proxy_fence();
-#endif
-  __syncwarp();
 }
 
 // Each row's segment goes to its owner; `segment` is where in the row. `slots`: lane `first` + r has row r's.
 static __device__ __forceinline__ void store_segments(const MoePlan &plan, u32 staging, u32 slots, u32 first, u32 lane, u32 row_bytes, u32 segment) {
-#if XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK
-  const u32 slot = __shfl_sync(0xffffffffu, slots, first + (lane & 15));
-  if (lane < 16 && slot != NO_ROW) {
-    char *const to = (char *)plan.slots[slot >> 28] + (u64)(slot & 0xfffffff) * row_bytes + segment;
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(staging + lane * PITCH_BYTES), "n"(SEGMENT_BYTES) : "memory");
-  }
-  bulk_commit();
-#else
   constexpr u32 CHUNKS = SEGMENT_BYTES / 16, AT_ONCE = 32 / CHUNKS, STORES = 16 / AT_ONCE;
   const u32 chunk = lane % CHUNKS;
   // Read for a missing row too (of rank 7): with a branch here the compiler makes all that follows twice.
   const u64 there = plan.slots[slots >> 28 & MAX_RANKS - 1] + (u64)(slots & 0xfffffff) * row_bytes + segment, mine = slots == NO_ROW ? 0 : there;
   uint4 data[STORES];
 #pragma unroll
-  for (u32 i = 0; i < STORES; ++i) data[i] = shared_load(staged_result(staging, AT_ONCE * i + lane / CHUNKS, chunk));
+  for (u32 i = 0; i < STORES; ++i) data[i] = shared_load(staged(staging, AT_ONCE * i + lane / CHUNKS, chunk));
 #pragma unroll
   for (u32 i = 0; i < STORES; ++i) {
     const u64 to = __shfl_sync(0xffffffffu, mine, first + AT_ONCE * i + lane / CHUNKS);
     store_16_if(to != 0, to + 16 * chunk, data[i]);
   }
-#endif
 }
 
 // What this thread's two rows of a product are multiplied by on their way.
@@ -229,15 +189,8 @@ static __device__ __forceinline__ float2 result_scales(const MoePlan &plan, cons
 #if XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
   scale.x *= plan.result_inverse, scale.y *= plan.result_inverse;
 #endif
-#if XSTAGE_PRESUM
-  const u32 from = 16 * half + lane / 4;
-  scale.x *= __shfl_sync(0xffffffffu, facts.weight, from), scale.y *= __shfl_sync(0xffffffffu, facts.weight, from + 8);
-#endif
   return scale;
 }
-
-// Where a row goes by itself.
-static __device__ __forceinline__ u32 slot_of(const Facts &facts) { return XSTAGE_PRESUM && facts.sum != NO_ROW ? NO_ROW : facts.slot; }
 
 static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging, const Facts &facts, const Scales &scales, const float (&d)[HALF], const Task &task, u32 half, u32 lane) {
 #if XSTAGE_COMBINE != XSTAGE_COMBINE_NONE
@@ -245,7 +198,7 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
 #if XSTAGE_COMBINE == XSTAGE_COMBINE_F32
 #pragma unroll
   for (u32 part = 0; part < 2; ++part) {
-    results_are_free();
+    __syncwarp();  // the staged rows may be written again
 #pragma unroll
     for (u32 g = 0; g < 8; ++g) {
       const u32 j = 8 * part + g;
@@ -253,18 +206,18 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
 #pragma unroll
       for (u32 i = 0; i < 2; ++i) {
         const float r = i ? scale.y : scale.x;
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(staged_result(staging, lane / 4 + 8 * i, 2 * g + (lane & 3) / 2) + 8 * (lane & 1)),
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(staged(staging, lane / 4 + 8 * i, 2 * g + (lane & 3) / 2) + 8 * (lane & 1)),
                      "f"(d[4 * j + 2 * i] * r * s.x), "f"(d[4 * j + 2 * i + 1] * r * s.y)
                      : "memory");
       }
     }
-    results_are_staged();
-    store_segments(plan, staging, slot_of(facts), 16 * half, lane, 4 * plan.hidden, 4 * (task.column * TILE + HALF * part));
+    __syncwarp();
+    store_segments(plan, staging, facts.slot, 16 * half, lane, 4 * plan.hidden, 4 * (task.column * TILE + HALF * part));
   }
 #elif XSTAGE_COMBINE == XSTAGE_COMBINE_FP8
   // A thread's four of 16 columns lie together, as those of FP8 activations do: the owner puts them in order at no cost (reduce_tokens).
   const u32 row = (lane & 7) + (lane & 8);
-  results_are_free();
+  __syncwarp();  // the staged rows may be written again
 #pragma unroll
   for (u32 j = 0; j < 16; j += 4) {
     u32 codes[2][2];
@@ -275,22 +228,22 @@ static __device__ __forceinline__ void combine(const MoePlan &plan, u32 staging,
       codes[h][0] = pack_fp8(e[0] * scale.x * s.x, e[1] * scale.x * s.y, e[4] * scale.x * t.x, e[5] * scale.x * t.y);
       codes[h][1] = pack_fp8(e[2] * scale.y * s.x, e[3] * scale.y * s.y, e[6] * scale.y * t.x, e[7] * scale.y * t.y);
     }
-    store_matrices(staged_result(staging, row, j / 2 + (lane >> 4)), codes[0][0], codes[0][1], codes[1][0], codes[1][1]);
+    store_matrices(staged(staging, row, j / 2 + (lane >> 4)), codes[0][0], codes[0][1], codes[1][0], codes[1][1]);
   }
-  results_are_staged();
-  store_segments(plan, staging, slot_of(facts), 16 * half, lane, plan.hidden, task.column * TILE);
+  __syncwarp();
+  store_segments(plan, staging, facts.slot, 16 * half, lane, plan.hidden, task.column * TILE);
 #else
   const u32 row = (lane & 7) + (lane & 8);
-  results_are_free();
+  __syncwarp();  // the staged rows may be written again
 #pragma unroll
   for (u32 j = 0; j < 16; j += 2) {
     const float2 s = scales[j], t = scales[j + 1];
     const float *e = &d[4 * j];
-    store_matrices(staged_result(staging, row, j + (lane >> 4)), pack_bf16(e[0] * scale.x * s.x, e[1] * scale.x * s.y), pack_bf16(e[2] * scale.y * s.x, e[3] * scale.y * s.y),
+    store_matrices(staged(staging, row, j + (lane >> 4)), pack_bf16(e[0] * scale.x * s.x, e[1] * scale.x * s.y), pack_bf16(e[2] * scale.y * s.x, e[3] * scale.y * s.y),
                    pack_bf16(e[4] * scale.x * t.x, e[5] * scale.x * t.y), pack_bf16(e[6] * scale.y * t.x, e[7] * scale.y * t.y));
   }
-  results_are_staged();
-  store_segments(plan, staging, slot_of(facts), 16 * half, lane, 2 * plan.hidden, 2 * task.column * TILE);
+  __syncwarp();
+  store_segments(plan, staging, facts.slot, 16 * half, lane, 2 * plan.hidden, 2 * task.column * TILE);
 #endif
 #else
   // The products must not be optimised away, and nothing else may remain of the epilogue.

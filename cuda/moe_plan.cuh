@@ -15,37 +15,13 @@
 #ifndef XSTAGE_DISPATCH
 #define XSTAGE_DISPATCH 0
 #endif
-#ifndef XSTAGE_PUBLISH
-#define XSTAGE_PUBLISH 0
-#endif
-#ifndef XSTAGE_ROW_STORE
-#define XSTAGE_ROW_STORE 0
-#endif
-#ifndef XSTAGE_CLAIM
-#define XSTAGE_CLAIM 0
-#endif
-#ifndef XSTAGE_PRESUM
-#define XSTAGE_PRESUM 0  // 1: a token's results of several local experts leave as one row, their weighted sum
-#endif
 #ifndef XSTAGE_STAMPS
 #define XSTAGE_STAMPS 0
 #endif
-#define XSTAGE_SCOUT (XSTAGE_CLAIM == 0 && !XSTAGE_DISPATCH)  // a thread looks ahead whether tasks' rows are there
-#define XSTAGE_AHEAD (XSTAGE_CLAIM == 0 && !XSTAGE_PRESUM)  // what a task reads from memory is asked for a task ahead; sums have no registers for that
-#define XSTAGE_ROW_STORE_16 0    // 16-byte stores by half a warp for each row
-#define XSTAGE_ROW_STORE_BULK 1  // a bulk store for each row, by one thread: the row does not pass the registers again
 #define XSTAGE_COMBINE_NONE 0  // nothing is stored: the time that stores are judged against
 #define XSTAGE_COMBINE_BF16 1
 #define XSTAGE_COMBINE_F32 2   // twice the bytes: drain over compute as on a GPU with a slower link
 #define XSTAGE_COMBINE_FP8 3   // half the bytes: e4m3 with a scale for the whole layer, each 16 columns in a thread's order
-#define XSTAGE_PUBLISH_RELEASE 0    // the storing warpgroup releases at gpu scope, and waits for the remote backlog of its SM
-#define XSTAGE_PUBLISH_ELSEWHERE 1  // another warp of the SM does so, and the warpgroup goes on
-#define XSTAGE_PUBLISH_BULK 2       // bulk stores; each storing warp waits for the copy engine and then releases
-#define XSTAGE_PUBLISH_BULK_UNSAFE 3  // the same without the release: a race, there only to be timed beside the others
-#define XSTAGE_BULK_TILES (XSTAGE_PUBLISH >= XSTAGE_PUBLISH_BULK)
-#define XSTAGE_CLAIM_STATIC 0   // where a CTA's tasks come from: moe_claim.cuh
-#define XSTAGE_CLAIM_DYNAMIC 1
-#define XSTAGE_CLAIM_PACED 2
 
 static constexpr u32 WARPGROUP = 128, GROUPS = 2, THREADS = WARPGROUP * (GROUPS + 1), GROUP_WARPS = 4;
 static constexpr u32 TILE = 128, HALF = 64;          // a tile is 128 rows by 128 columns; one product has 64 rows
@@ -56,17 +32,14 @@ static constexpr u32 ACT_COLUMNS = TILE / 2;         // gate and up are interlea
 static constexpr u32 MAX_RANKS = 8;
 static constexpr u32 NO_ROW = 0xffffffffu;           // padding, or a masked slot
 static constexpr u32 TURN = 1, GROUP_BARRIER = 3, CONSUMER_BARRIER = 5;  // named barriers; the first two: one for each group
-static constexpr u32 SUM_ROWS_BITS = 6;
 static constexpr u32 PULLERS = 2, PULL_DEPTH = 2, PULL_BYTES = 4096;
 
 struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe/build.py; the launch's only parameter
-  TensorMap rows, w1, act, w2, act_out;  // act_out: boxes of 16 rows, for bulk stores
+  TensorMap rows, w1, act, w2;
   u64 tasks, first;                 // words of all CTAs, and where each CTA's begin
   u64 block_expert, block_rows;     // of each block of 128 rows
   u64 ready, arrived;               // counts for each block, zero at the start: Linear-1 tiles published, rows pulled
   u64 row_slot, row_source;         // owner << 28 | slot, and owner << 28 | token, of each row
-  u64 row_sum, row_weight;          // with sums before sending: number << SUM_ROWS_BITS | rows of the sum, and its weight, of each row
-  u64 sums, sum_counts;             // float32 of each sum, and rows added of each of its tiles of columns; zero at the start
   u64 row_scale, act_scale, w1_scale, w2_scale;  // float32, FP8 only
   u64 gathered, activations;        // what `rows` and `act` describe
   u64 sources[MAX_RANKS], source_scales[MAX_RANKS];
@@ -74,13 +47,10 @@ struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe/build.py; the la
   u64 finished[MAX_RANKS];          // each rank's count of CTAs that have stored everything
   u64 started[MAX_RANKS];           // each rank's count of ranks that have begun
   u64 own_slots, own_finished, own_started;  // this rank's, to be reduced and waited for
-  u64 weights, out, stamps, report, timeout_ns;
+  u64 weights, slot_of, out;        // of each (token, k) of this rank's own tokens: its weight and the number of its slot; the layer's result
+  u64 stamps, report, timeout_ns;
   u32 hidden, inter, blocks, ranks, epoch, tokens, top_k, reduce;
   float result_scale, result_inverse;  // of e4m3 result rows: what a code is multiplied by, and a result before it is rounded
-  u64 claimed;                      // dynamic: count of claims, zero at the start
-  u64 slot_of;                      // number of the slot of each (token, k) of this rank's own tokens
-  u64 seconds, remote_bytes, stage; // paced: where each CTA's Linear-2 words begin, bytes that a Linear-2 tile of each block sends away, what the pacer believes
-  u32 stagger_ns;                   // the last CTA begins almost so much later than the first one
 };
 
 struct Stamp {  // mirrored by STAMP: one task, ns of %globaltimer
@@ -99,8 +69,7 @@ static __device__ __forceinline__ Task task_of(u32 word) { return {word >> 31, w
 
 // Shared memory; what the copy engine touches starts at multiples of 1024 bytes.
 static constexpr u32 SEGMENT_BYTES = XSTAGE_COMBINE == XSTAGE_COMBINE_FP8 ? 128 : 256;  // of a row that leaves at once
-static constexpr u32 PITCH_BYTES = SEGMENT_BYTES + (XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? 16 : 0);  // a bulk store reads a row as it lies
-static constexpr u32 STAGED_BYTES = XSTAGE_ROW_STORE == XSTAGE_ROW_STORE_BULK ? 5120 : 4096;  // of a warp; whole periods of the swizzle
+static constexpr u32 STAGED_BYTES = 4096;  // of a warp; whole periods of the swizzle
 static constexpr u32 ACT_STAGED_BYTES = 16 * ROW_BYTES;  // one half of the rows' activations; the other one lies behind it
 static constexpr u32 STAGING_AT = STAGES * STAGE_BYTES;
 static constexpr u32 PULL_AT = STAGING_AT + GROUPS * GROUP_WARPS * STAGED_BYTES;
@@ -110,8 +79,7 @@ static constexpr u32 BARRIERS_AT = SCALES_AT + 2 * GROUPS * GROUP_WARPS * SCALES
 static constexpr u32 BARRIERS = 2 * STAGES + PULLERS * PULL_DEPTH;
 static constexpr u32 STORED_AT = BARRIERS_AT + 8 * BARRIERS;
 static constexpr u32 SCOUTED_AT = STORED_AT + 4 * GROUPS;  // tasks whose rows are known to be there
-static constexpr u32 HANDED_AT = SCOUTED_AT + 8, HANDED_SLOTS = 8;  // words that the load thread hands on, and two barriers for each
-static constexpr u32 SHARED_BYTES = HANDED_AT + (XSTAGE_CLAIM == XSTAGE_CLAIM_STATIC ? 0 : 3 * 8 * HANDED_SLOTS);
+static constexpr u32 SHARED_BYTES = SCOUTED_AT + 8;
 #ifdef XSTAGE_PLAN_BYTES
 static_assert(sizeof(MoePlan) == XSTAGE_PLAN_BYTES && sizeof(Stamp) == XSTAGE_STAMP_BYTES && sizeof(Report) == XSTAGE_REPORT_BYTES && SHARED_BYTES == XSTAGE_SHARED_BYTES, "build.py differs");
 #endif
@@ -131,7 +99,7 @@ static __device__ __forceinline__ void add_release(u32 *p) { asm volatile("red.r
 static __device__ __forceinline__ void add_relaxed(u32 *p) { asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory"); }
 
 // What a block's count reaches when all its Linear-1 tiles are published.
-static __device__ __forceinline__ u32 ready_count(const MoePlan &plan) { return 2 * plan.inter / TILE * (XSTAGE_BULK_TILES ? GROUP_WARPS : 1); }
+static __device__ __forceinline__ u32 ready_count(const MoePlan &plan) { return 2 * plan.inter / TILE; }
 
 // Until a count has reached a value. The host has proved that the lists cannot wait for each other; a bug must not hang the node.
 static __device__ __forceinline__ void await_count(const u32 *count, u32 at_least, u64 timeout_ns) {

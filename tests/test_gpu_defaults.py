@@ -69,10 +69,10 @@ def test_the_bound_divides_by_the_models_rate_and_says_so_where_it_cannot():
 def test_the_document_of_a_layer_names_what_was_tuned_elsewhere(tmp_path, monkeypatch, gpu):
     jobs = []
     monkeypatch.setattr(moe_run, "snapshot", lambda: {"gpus": [{"index": i, "name": gpu} for i in (0, 1)]})
-    monkeypatch.setattr(moe_run, "results", lambda work, job: jobs.append(job) or iter(()))
+    monkeypatch.setattr(moe_run, "recorded", lambda work, job, document: jobs.append(job) or iter(()))
     said = []
     model = write_model(tmp_path / "model.json", gpu, 132)
-    document = moe_run.run([], tmp_path / "moe.json", moe_run.Options(model=model), say=said.append)
+    document = moe_run.run([], tmp_path / "moe.json", moe_run.SuiteOptions(model=model), say=said.append)
     assert jobs[0]["gpu"] == gpu
     tuned = read_json(tmp_path / "moe.json", dict)["tuned"]
     assert tuned["gpus"] == [gpu]
@@ -80,7 +80,7 @@ def test_the_document_of_a_layer_names_what_was_tuned_elsewhere(tmp_path, monkey
     assert all(c["source"] and c["gpu"] == "NVIDIA H200" for c in tuned["constants"])
     assert (tuned["note"] is None) == (gpu == "NVIDIA H200")
     assert any(f"this is {gpu}" in note for note in document["forecast_notes"])
-    assert any("pacer: left at most 0.8" in line for line in said) == (gpu == "NVIDIA H20")
+    assert any("shorter ring of stages from 150" in line for line in said) == (gpu == "NVIDIA H20")
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 PCIe"])
@@ -88,7 +88,7 @@ def test_the_document_of_attention_names_what_was_tuned_elsewhere(monkeypatch, g
     monkeypatch.setattr(ulysses_run, "snapshot", lambda: {"gpus": [], "nvml": None})
     monkeypatch.setattr(ulysses_run, "link_error_deltas", lambda before, after: None)
     facts = {"gpus": [{"index": 0, "name": gpu, "sms": 114}], "nccl": None, "cuda_sources": "x"}
-    monkeypatch.setattr(ulysses_run, "results", lambda work, job: iter([("facts", facts)]))
+    monkeypatch.setattr(ulysses_run, "recorded", lambda work, job, document: iter([("facts", facts)]))
     document = ulysses_run.run([], seconds_per_case=1, seed=0)
     assert (document["tuned"]["note"] is None) == (gpu == "NVIDIA H200")
     values = [rate for d in (128, 64) for rate in builds_of(d, "st.v4").values()]

@@ -12,7 +12,7 @@ import pytest
 
 from xstage_bench.errors import DataError
 from xstage_bench.io.json_file import read_json
-from xstage_bench.kernels.moe.suite import Case
+from xstage_bench.kernels.moe.suite import MoeCase
 from xstage_bench.kernels.moe.summary import PAPER
 from xstage_bench.model.document import Model, load_model, save
 from xstage_bench.model.node.entry import model_of
@@ -92,7 +92,7 @@ def test_the_recorded_table_is_what_the_tool_makes() -> None:
         again = published_model(X_STAGE, reference_costs(), variant["service_spread"], loads_wait=variant["loads_wait"])
         for shape, dtype, routing in (("dit-moe", "fp8", "skewed"), ("dsv4-flash", "bf16", "balanced")):
             flops = variant["tflops_per_sm"][dtype] * 1e12
-            row = moe_papers_gpu.row_of(again, Case(shape, dtype, routing, 512), X_STAGE.producers, flops)
+            row = moe_papers_gpu.row_of(again, MoeCase(shape, dtype, routing, 512), X_STAGE.producers, flops)
             recorded = rows[shape, dtype, routing, 512]
             assert row["us"] == pytest.approx(recorded["us"], rel=1e-6)
             assert row["without_stores_us"] == pytest.approx(recorded["without_stores_us"], rel=1e-6)
@@ -127,7 +127,7 @@ def test_three_numbers_of_a_measured_node_predict_its_replayed_gains() -> None:
         ("hy3", "fp8", 10.5e12),
         ("glm-5.2", "fp8", 10.5e12),
     ):
-        row = moe_papers_gpu.row_of(ours, Case(shape, dtype, "balanced", 512), known.producers, flops, leads=(1.0,))
+        row = moe_papers_gpu.row_of(ours, MoeCase(shape, dtype, "balanced", 512), known.producers, flops, leads=(1.0,))
         head = f"{shape}-{dtype}-512"
         off.append(moe_papers_gpu.gain(row) - replayed[f"{head}-wave"] / replayed[f"{head}-lead1"])
     assert max(abs(x) for x in off) < 0.06

@@ -9,9 +9,8 @@ import pytest
 
 driver = pytest.importorskip("cuda.bindings.driver")
 
-from xstage_bench.device.cuda.tensor_map import encode_tensor_map  # noqa: E402
+from xstage_bench.device.cuda.tensor_map import boxes, encode_tensor_map, rows_of_heads  # noqa: E402
 from xstage_bench.device.cuda.variant import Variant  # noqa: E402
-from xstage_bench.kernels.tensor_map import boxes, rows_of_heads  # noqa: E402
 from xstage_bench.schedule.flavour import FLAVOURS  # noqa: E402
 
 
@@ -41,13 +40,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_boxes_span_a_swizzle(asked: list[dict[str, Any]]) -> None:
     assert boxes(4096, 2, (128, 300, 4), (64, 128)).tolist() == list(range(16))
-    boxes(4096, 1, (256, 300, 1), (64, 16))
+    boxes(4096, 1, (256, 300, 1), (128, 16))
     wide, narrow = asked
     assert wide["element"].endswith("UINT16")
     assert (wide["shape"], wide["strides"], wide["box"]) == ([128, 300, 4], [256, 76800], [64, 128, 1])
     assert wide["swizzle"].endswith("128B")
     assert narrow["element"].endswith("UINT8")
-    assert narrow["swizzle"].endswith("64B")
+    assert narrow["box"] == [128, 16, 1]
 
 
 def test_heads_lie_between_rows(asked: list[dict[str, Any]]) -> None:

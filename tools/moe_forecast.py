@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.io.json_file import read_json, write_json
-from xstage_bench.kernels.moe.forecast import TileTimes, busiest, choose_order, predict_order
+from xstage_bench.kernels.moe.forecast import MoeTileTimes, busiest, choose_order, predict_order
 from xstage_bench.kernels.moe.layer import rows_of
 from xstage_bench.kernels.moe.order import Order, order_named
 from xstage_bench.kernels.moe.stalls import CLOSE_US, predicted
-from xstage_bench.kernels.moe.suite import Case, arrived_us, is_wave
+from xstage_bench.kernels.moe.suite import MoeCase, arrived_us, is_wave
 from xstage_bench.model.run_fit import find_model
 
 SMS, RANKS, NS_OF_US = 132, 2, 1e3
@@ -46,9 +46,9 @@ def predict(path: str, model: str, out: str) -> None:
 
 
 def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dict[str, Any]]:
-    case = Case(row["shape"], row["dtype"], row["routing"], row["tokens_per_rank"], row["ep"])
+    case = MoeCase(row["shape"], row["dtype"], row["routing"], row["tokens_per_rank"], row["ep"])
     ranks = [rows_of(case.layer, rank) for rank in range(RANKS)]
-    rank, times = busiest(ranks), TileTimes(**tiles[case.name])
+    rank, times = busiest(ranks), MoeTileTimes(**tiles[case.name])
     tiles_per_sm = ranks[rank].blocks * case.layer.shape.linear2_tiles / SMS
     us, loaded = arrived_us(row), model_at(Path(model))
     choice = choose_order(loaded, case.layer, ranks, times, row["combine"], SMS).order.name if case.searched else None
@@ -56,7 +56,7 @@ def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dic
     for which, name in _orders(row):
         order = order_named(name)
 
-        def total(times: TileTimes, combine: str, order: Order = order) -> float:
+        def total(times: MoeTileTimes, combine: str, order: Order = order) -> float:
             told = predict_order(loaded, case.layer, ranks[rank], times, combine, SMS, order, rank, stages=row["stages"])
             return told.total_ns / NS_OF_US
 
@@ -100,8 +100,8 @@ def _orders(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _stall_us(model: str, tiles: dict[str, Any], row: dict[str, Any], order: str) -> float:
-    case = Case(row["shape"], row["dtype"], row["routing"], row["tokens_per_rank"], row["ep"])
-    told = (rows_of(case.layer, 0), TileTimes(**tiles[case.name]), row["combine"], SMS, order_named(order))
+    case = MoeCase(row["shape"], row["dtype"], row["routing"], row["tokens_per_rank"], row["ep"])
+    told = (rows_of(case.layer, 0), MoeTileTimes(**tiles[case.name]), row["combine"], SMS, order_named(order))
     return float(predicted(model_at(Path(model)), case.layer, *told, stages=row["stages"])["predicted_us"])
 
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from xstage_bench.io.json_file import read_json, write_json
-from xstage_bench.kernels.moe.group import Gpus, Group
+from xstage_bench.kernels.moe.group import ExpertGroup, Gpus
 from xstage_bench.kernels.moe.layer import DTYPES, Layer
 from xstage_bench.kernels.moe.measure import plain_build
 from xstage_bench.kernels.moe.order import Order
@@ -55,7 +55,7 @@ def rank_of(shape: str, dtype: str, tokens: int = TOKENS) -> Layer:
 
 def _measured(gpus: Gpus, rng: np.random.Generator, shape: str, dtype: str) -> Row:
     layer = rank_of(shape, dtype)
-    group = Group(layer, gpus)
+    group = ExpertGroup(layer, gpus)
     own = group.prepare(ORDER, plain_build(layer, group.ranks[0].rows, "none", gpus.sms))
     dense = _dense(layer)
     us: dict[str, list[float]] = {"own": [], "dense": []}

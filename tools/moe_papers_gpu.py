@@ -18,7 +18,7 @@ import numpy as np
 
 from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.kernels.moe.skeleton import skeleton_name
-from xstage_bench.kernels.moe.suite import ROUTINGS, TOKENS, Case, suite_cases
+from xstage_bench.kernels.moe.suite import ROUTINGS, TOKENS, MoeCase, suite_cases
 from xstage_bench.kernels.moe.summary import PAPER
 from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.model.document import Model
@@ -78,7 +78,7 @@ def _variant(name: str) -> dict[str, Any]:
     return {"name": name, "tflops_per_sm": tflops, "service_spread": spread, "loads_wait": waits, "rows": rows}
 
 
-def row_of(model: Model, case: Case, producers: int, flops_per_sm: float, leads: Iterable[float] = LEADS) -> dict[str, Any]:
+def row_of(model: Model, case: MoeCase, producers: int, flops_per_sm: float, leads: Iterable[float] = LEADS) -> dict[str, Any]:
     """Predict Expert-Wave order and each lead of one case; us, with stores and without."""
     options: dict[str, Any] = {"tokens_per_rank": case.tokens, "ep": case.ep, "dtype": case.dtype, "routing": case.routing}
     options |= {"producers": producers, "flops_per_sm": flops_per_sm, "sm_clock_mhz": model.sm_clock_mhz}

@@ -144,9 +144,15 @@ def _rings(rows: list[Row]) -> list[str]:
         mine = [row for row in rows if (row["tokens_per_rank"], row["stages"]) == (tokens, stages)]
         over = [us["chosen other ring"] / us["chosen"] for us in map(arrived_us, mine)]
         cells = [[o for row, o in zip(mine, over, strict=True) if (row["dtype"], row["combine"]) == kind] for kind in kinds]
-        cells.append([us["chosen alone other ring"] / us["chosen alone"] for us in map(arrived_us, mine)])
+        cells.append(
+            [us["chosen alone other ring"] / us["chosen alone"] for us in map(arrived_us, mine) if "chosen alone other ring" in us]
+        )
         other = FEWEST_STAGES + MOST_STAGES - stages
-        out.append(f"| {tokens} | {other} over {stages} | {len(mine)} | " + " | ".join(f"{geometric_mean(c):.3f}" for c in cells) + " |")
+        out.append(
+            f"| {tokens} | {other} over {stages} | {len(mine)} | "
+            + " | ".join(f"{geometric_mean(c):.3f}" if c else "-" for c in cells)
+            + " |"
+        )
     return out
 
 

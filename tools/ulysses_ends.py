@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from ulysses_table import table, within_bar
 
-from xstage_bench.kernels.attention.attention import Build, alone_of
+from xstage_bench.kernels.attention.attention import AttentionBuild, alone_of
 from xstage_bench.kernels.attention.document import read_document
-from xstage_bench.kernels.attention.forecast import TileTimes, add_forecasts
+from xstage_bench.kernels.attention.forecast import AttentionTileTimes, add_forecasts
 from xstage_bench.kernels.attention.summary import chosen_of, summarise
 from xstage_bench.kernels.attention.tile_order import blocks_of
 from xstage_bench.model.document import Model
@@ -61,7 +61,7 @@ def within(cases: list[Row], ends: str) -> int:
     return sum(within_bar(case[ends]) for case in cases)
 
 
-def drawn(times: TileTimes, tiles: int, seed: int) -> TileTimes:
+def drawn(times: AttentionTileTimes, tiles: int, seed: int) -> AttentionTileTimes:
     """Return them with ends as of independent tiles that differ between SMs and within one as recorded."""
     rng, ctas = np.random.default_rng(seed), len(times.late_us)
     cta = np.arange(tiles) % ctas
@@ -85,9 +85,9 @@ def _judged(model: Model, row: Row, seed: int) -> Row:
     """Of what the recorded forecast chose; that of the stamped ends is the recorded one."""
     store, order = chosen_of(row)
     build, facts = row["builds"][store], row["tiles"][store]
-    stamped = TileTimes(**facts["compute"])
+    stamped = AttentionTileTimes(**facts["compute"])
     others = {
-        DRAWN: drawn(stamped, row["heads"] // row["sp"] * blocks_of(row["seq"], Build(**build).tile_rows), seed),
+        DRAWN: drawn(stamped, row["heads"] // row["sp"] * blocks_of(row["seq"], AttentionBuild(**build).tile_rows), seed),
         ALIGNED: replace(stamped, late_us=[0.0] * len(stamped.late_us)),
     }
     timed = {name: row["times_us"][name] for name in (alone_of(store), f"fused {store} {order}")}

@@ -21,8 +21,8 @@ from xstage_bench.device.cuda.tasks_worker import TaskWorker
 from xstage_bench.device.cuda.variant import Variant
 from xstage_bench.device.cuda.visibility_worker import Visibility
 from xstage_bench.errors import WaivedError
-from xstage_bench.kernels.attention.attention import PLAN, Build
-from xstage_bench.kernels.attention.gpu import Gpu as AttentionGpu
+from xstage_bench.kernels.attention.attention import PLAN, AttentionBuild
+from xstage_bench.kernels.attention.gpu import AttentionGpu
 from xstage_bench.model.stage import Stage
 from xstage_bench.schedule.bursts import HOST, Burst, Schedule
 from xstage_bench.schedule.device import Execution, Gpu, Node
@@ -198,16 +198,15 @@ def run_copies(cuda: FakeCuda) -> list[str]:
 
 
 def run_attention(cuda: FakeCuda) -> list[str]:
-    gpu, build = AttentionGpu(0), Build()
+    gpu, build = AttentionGpu(0), AttentionBuild()
     pieces, mail = (gpu.zeroed(64), 1), gpu.zeroed(128)
-    gpu.prepare(build)
+    kernel = gpu.kernel(build)
     plan = np.zeros(1, PLAN)
-    plan["tiles"] = 100
     cuda.log.clear()
     gpu.meet(mail, 0, 1, mail, 1)
     begin = gpu.event()
-    gpu.attend(build, plan)
-    gpu.attend(build, plan, 5)
+    gpu.kernel(build).launch(plan, gpu.stream.ptr, SMS)
+    kernel.launch(plan, gpu.stream.ptr, 5)
     gpu.copy_pieces(pieces, gpu.side_stream, blocks=8, epoch=3)
     gpu.event(gpu.side_stream)
     gpu.synchronize()
@@ -231,7 +230,7 @@ def test_nothing_is_compiled_allocated_or_awaited_while_kernels_run(cuda: FakeCu
 def test_pulls_by_bulk_loads_and_the_attention_need_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = fake_cuda.install(monkeypatch, capability=(8, 0))
     with pytest.raises(WaivedError, match=r"GPU 1 has compute capability 8\.0"):
-        AttentionGpu(1).prepare(Build())
+        AttentionGpu(1).kernel(AttentionBuild())
     assert CudaGpu(0).arch == "sm_80"
     assert "sm_90a" not in {entry[2] for entry in cuda.did("compile")}
 

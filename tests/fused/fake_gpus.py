@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xstage_bench.kernels.attention.attention import REPORT, STAMP, WAIT, Build
+from xstage_bench.kernels.attention.attention import REPORT, STAMP, WAIT, AttentionBuild
 from xstage_bench.kernels.attention.check import Verdict
 from xstage_bench.kernels.attention.problem import Problem
 from xstage_bench.kernels.attention.tile_order import blocks_of
@@ -52,7 +52,7 @@ class Machine:
 
 
 class FakeGpu:
-    """As much of `gpu.Gpu` as a rig and its variants use."""
+    """As much of `gpu.AttentionGpu` as a rig and its variants use."""
 
     def __init__(self, machine: Machine, device: int, sms: int) -> None:
         self.machine, self.index, self.sms = machine, device, sms
@@ -61,7 +61,6 @@ class FakeGpu:
         self.stream, self.side_stream = (SimpleNamespace(ptr=device, wait_event=lambda event: None) for _ in range(2))
         self.waiting: list[tuple[np.ndarray, int]] = []
         self.awaited: list[np.ndarray] = []
-        self.prepared: set[Build] = set()
 
     def room(self, size: int) -> int:
         at = self.end
@@ -111,12 +110,8 @@ class FakeGpu:
     def _identity(self, q: int) -> int:
         return int(self.machine.words(q, 1)[0])
 
-    def prepare(self, build: Build) -> None:
-        self.prepared.add(build)
-
-    def attend(self, build: Build, plan: np.ndarray, blocks: int | None = None) -> None:
-        assert build in self.prepared
-        FakeKernel(self, build).launch(plan, blocks)
+    def kernel(self, build: AttentionBuild) -> FakeKernel:
+        return FakeKernel(self, build)
 
     def copy_pieces(self, pieces: tuple[int, int], stream: Any, *, blocks: int | None = None, epoch: int = 0) -> None:
         from xstage_bench.kernels.attention.transfer import PIECE
@@ -162,10 +157,10 @@ class FakeGpu:
 class FakeKernel:
     """One build of the attention: executes a plan tile by tile."""
 
-    def __init__(self, gpu: FakeGpu, build: Build) -> None:
+    def __init__(self, gpu: FakeGpu, build: AttentionBuild) -> None:
         self.gpu, self.build = gpu, build
 
-    def launch(self, plan: np.ndarray, blocks: int | None) -> None:
+    def launch(self, plan: np.ndarray, stream: int, ctas: int) -> None:
         p, build, machine = plan[0], self.build, self.gpu.machine
         q, seq, head_dim = p["q"], int(p["seq"]), build.head_dim
         assert [int(x) for x in q[1:5]] == [head_dim, seq, int(q[3]), build.tile_rows]
@@ -195,7 +190,7 @@ class FakeKernel:
                 stamps["begin_ns"], stamps["computed_ns"], stamps["stored_ns"] = 1000 * i, 1000 * i + 900, 1000 * i + 950
                 stamps["smid"], stamps["tile"] = i % self.gpu.sms, i
         if build.flags == "end":
-            ctas = min(blocks or self.gpu.sms, order.size)
+            assert ctas <= order.size
             for owner in range(int(p["owners"])):
                 if p["flags"][owner]:
                     machine.words(int(p["flags"][owner]), 1, np.uint32)[0] += ctas

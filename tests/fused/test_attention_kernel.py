@@ -6,7 +6,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,20 +16,16 @@ from sass import asked, disassemble, kernels, prepare, unordered, without_predic
 from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, architectures_of, compile_kernel
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.kernels.attention import attention, check, transfer
-from xstage_bench.kernels.attention.attention import FLAGS, SHARED_LIMIT_BYTES, STORES, Build, best_build, builds_of
+from xstage_bench.kernels.attention.attention import FLAGS, SHARED_LIMIT_BYTES, STORES, AttentionBuild, best_build, builds_of
 
 pytest.importorskip("cuda.bindings.nvrtc")
 EVERY_BUILD = [build for head_dim in (64, 128) for store in STORES for build in builds_of(head_dim, store)]
 
 
-def cubin(build: Build) -> bytes:
-    return compile_kernel("attention.cu", HOPPER, build.defines())
-
-
 @cache
-def opcodes(build: Build) -> Counter[str]:
+def opcodes(build: AttentionBuild) -> Counter[str]:
     """Count the instructions of a build, with their modifiers."""
-    return Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]+)", disassemble(cubin(build)), flags=re.MULTILINE))
+    return Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]+)", disassemble(build.cubin()), flags=re.MULTILINE))
 
 
 def total(counts: Counter[str], prefix: str) -> int:
@@ -39,11 +35,11 @@ def total(counts: Counter[str], prefix: str) -> int:
 @pytest.fixture(scope="module", autouse=True)
 def machine_code(request: pytest.FixtureRequest) -> None:
     """All builds that the chosen tests of this file ask for, disassembled together."""
-    prepare("attention", [partial(cubin, build) for build in dict.fromkeys(p["build"] for p in asked(request) if "build" in p)])
+    prepare("attention", [build.cubin for build in dict.fromkeys(p["build"] for p in asked(request) if "build" in p)])
 
 
 @pytest.mark.parametrize("build", EVERY_BUILD, ids=str)
-def test_products_are_in_flight_and_nothing_is_spilled(build: Build) -> None:
+def test_products_are_in_flight_and_nothing_is_spilled(build: AttentionBuild) -> None:
     counts = opcodes(build)
     # Scores twice (the first block of a tile, and the loop), outputs twice (the loop, and the last block).
     assert total(counts, "HGMMA") == 2 * (build.head_dim // 16 + build.keys // 16)
@@ -57,7 +53,7 @@ def test_products_are_in_flight_and_nothing_is_spilled(build: Build) -> None:
 
 
 @pytest.mark.parametrize("build", EVERY_BUILD, ids=str)
-def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: Build) -> None:
+def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: AttentionBuild) -> None:
     counts = opcodes(build)
     per_warp = 16 * build.head_dim * 2 // 512
     assert counts["STG.E.128"] == per_warp
@@ -67,13 +63,16 @@ def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: Build) -> Non
     assert total(counts, "STSM") == build.head_dim // 16
 
 
-FLAGGED = [*(replace(Build(128, 176, 2), flags=flags) for flags in FLAGS[1:]), Build(64, 128, 3, store="bulk", flags="end")]
+FLAGGED = [
+    *(replace(AttentionBuild(128, 176, 2), flags=flags) for flags in FLAGS[1:]),
+    AttentionBuild(64, 128, 3, store="bulk", flags="end"),
+]
 
 
 @pytest.mark.parametrize("build", FLAGGED, ids=str)
-def test_who_stores_a_flag_has_released_itself_what_it_announces(build: Build) -> None:
+def test_who_stores_a_flag_has_released_itself_what_it_announces(build: AttentionBuild) -> None:
     """On every path from what the consumers tell the flag warp; bulk stores are waited for as a whole, not for their sources only."""
-    code = kernels(cubin(build))["xstage_attention"]
+    code = kernels(build.cubin())["xstage_attention"]
     stored_at = build.shared_bytes - 4 * 4 * build.consumers
     told = rf"LDS\S* R\d+, \[U?R\d+\+{stored_at:#x}\]"
     flag = rf"{'STG' if build.flags == 'tile' else 'REDG'}\.E\S*\.STRONG\.SYS"
@@ -86,7 +85,7 @@ def test_who_stores_a_flag_has_released_itself_what_it_announces(build: Build) -
 
 
 @pytest.mark.parametrize("build", FLAGGED, ids=str)
-def test_only_the_flag_warp_releases(build: Build) -> None:
+def test_only_the_flag_warp_releases(build: AttentionBuild) -> None:
     counts = opcodes(build)
     assert counts["MEMBAR.ALL.SYS"] == 2  # one before flags are set, one after others' were seen
     assert counts["WARPGROUP.DEPBAR.LE"] == 4
@@ -102,7 +101,7 @@ def test_the_host_mirrors_the_structs_and_the_shared_memory_of_the_kernel(tmp_pa
         f'#include "attention_plan.cuh"\nstatic_assert({equal}, "mirror");\nextern "C" __global__ void f() {{}}\n'
     )
     monkeypatch.setattr("xstage_bench.device.cuda.compile.asset_dir", lambda name: tmp_path)
-    for build in {replace(b, store="st.v4") for b in (*EVERY_BUILD, Build(128, 128, 2, 1), Build(64, 96, 3, 4))}:
+    for build in {replace(b, store="st.v4") for b in (*EVERY_BUILD, AttentionBuild(128, 128, 2, 1), AttentionBuild(64, 96, 3, 4))}:
         assert build.shared_bytes <= SHARED_LIMIT_BYTES
         compile_kernel("mirror.cu", HOPPER, {**build.defines(), "SHARED": str(build.shared_bytes)}, cache=False)
 

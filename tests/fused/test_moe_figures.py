@@ -10,33 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from suite_rows import suite_row, suite_stalls
 
 ROOT = Path(__file__).parents[2]
 
 
-def row(dtype: str, combine: str, stalls: bool = True, predicted: bool = True) -> dict[str, Any]:
-    us = {"wave 2": 130.0, "wave 4": 120.0, "wave alone": 90.0, "chosen": 100.0, "chosen alone": 95.0, "chosen local": 97.0}
-    out: dict[str, Any] = {
-        "shape": "hy3",
-        "dtype": dtype,
-        "combine": combine,
-        "routing": "balanced",
-        "tokens_per_rank": 2048,
-        "ep": 8,
-        "emulated": True,
-        "chosen": "interleaved-2",
-        "predicted_ns": {"wave-2": 125_000.0, "interleaved-2": 99_000.0} if predicted else {},
-        "variants": {name: {"arrived_us": {"value": value}} for name, value in us.items()},
-        "unfused_us": None,
-        "drain_us": 60.0,
-        "flops": 10**12,
-    }
+def row(dtype: str, combine: str, stalls: bool, predicted: bool) -> dict[str, Any]:
+    out = suite_row(dtype=dtype, combine=combine, tokens_per_rank=2048)
+    out["predicted_ns"] = {"wave-2": 125_000.0, "interleaved-2": 99_000.0} if predicted else {}
     if stalls:
-        span = {"store_span_us": {"median": 3.2, "p90": 5.1}, "between_us": 1.5, "within_us": 0.4, "idle_us": 2.0, "idle_without_us": 0.5}
-        out["stalls"] = {
-            "wave": {"order": "wave-2", "measured_us": 1.5, "predicted_us": 2.25 if predicted else None, **span},
-            "chosen": {"order": "interleaved-2", "measured_us": 0.25, "predicted_us": 0.2 if predicted else None, **span},
-        }
+        out["stalls"] = suite_stalls((1.5, 2.25 if predicted else None), (0.25, 0.2 if predicted else None))
     return out
 
 

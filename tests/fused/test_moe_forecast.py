@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite_rows import suite_row, suite_stalls
 
 from xstage_bench.errors import WaivedError
 from xstage_bench.kernels.moe.build import STAMP, ring_stages
 from xstage_bench.kernels.moe.forecast import (
     CALM,
-    TileTimes,
+    MoeTileTimes,
     as_tasks,
     asked_of_link,
     busiest,
@@ -23,20 +23,20 @@ from xstage_bench.kernels.moe.forecast import (
     choose_order,
     pick,
     predict_order,
+    remote_tile_bytes,
     tile_times,
 )
 from xstage_bench.kernels.moe.layer import Layer, rows_of, tiles_per_sm
-from xstage_bench.kernels.moe.measure import PUBLISH, Variant, case_variants, plain_build
+from xstage_bench.kernels.moe.measure import case_variants, plain_build, remote_bytes
 from xstage_bench.kernels.moe.order import Order, TaskLists, order_named, task_lists
 from xstage_bench.kernels.moe.run import devices_of
 from xstage_bench.kernels.moe.suite import SHAPES, suite_cases
 from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.model.run_fit import find_model
-from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.shapes import moe_shape
 
 PROFILE = Path(__file__).parent.parent.parent / "results" / "h200-x2" / "2026-11-29-profile" / "model.json"
-TIMES = TileTimes(linear1_ns=10_000, linear2_ns=4_000, linear1_rest_ns=2_000, linear2_rest_ns=3_000)
+TIMES = MoeTileTimes(linear1_ns=10_000, linear2_ns=4_000, linear1_rest_ns=2_000, linear2_rest_ns=3_000)
 
 
 @pytest.mark.parametrize("combine", ["bf16", "f32", "fp8"])
@@ -58,6 +58,16 @@ def test_the_tasks_carry_the_bytes_and_the_dependencies_of_the_layer(kind: str, 
     assert (tasks.remote_bytes <= tasks.bytes).all()
 
 
+@pytest.mark.parametrize("combine", ["none", "bf16", "f32", "fp8"])
+def test_the_bytes_that_a_tile_sends_away_add_up(combine: str) -> None:
+    layer = Layer(moe_shape("keye-vl-2"), 200, 4, routing="skewed", masked=0.2)
+    for rank in range(2):
+        rows = rows_of(layer, rank)
+        each = remote_tile_bytes(rows, rank, combine)
+        assert each.sum() * layer.shape.linear2_tiles == remote_bytes(rows, rank, layer.shape.hidden, combine)
+        assert each.max() <= 128 * 128 * 4
+
+
 def test_tile_times_are_read_off_stamps_with_waits_and_first_tasks_left_out() -> None:
     words = np.array([0, 1, 1 << 31, 1 << 31 | 1] * 50, dtype=np.uint32)
     lists = TaskLists(words, np.array([0, 100, 200]))
@@ -66,7 +76,7 @@ def test_tile_times_are_read_off_stamps_with_waits_and_first_tasks_left_out() ->
     step[10::20] += 5000  # now and then a tile waits for another SM
     stamps["computed_ns"] = 10_000 + np.concatenate([np.cumsum(step[:100]), 777_777 + np.cumsum(step[100:])])
     stamps["stored_ns"] = stamps["computed_ns"] + np.where(lists.second, 30, 20)
-    assert tile_times(stamps, lists) == TileTimes(linear1_ns=1000, linear2_ns=400, linear1_rest_ns=20, linear2_rest_ns=30)
+    assert tile_times(stamps, lists) == MoeTileTimes(linear1_ns=1000, linear2_ns=400, linear1_rest_ns=20, linear2_rest_ns=30)
 
 
 def test_waves_stay_where_every_lead_is_surely_predicted_to_be_slower() -> None:
@@ -127,38 +137,15 @@ def test_a_case_times_what_it_is_judged_against() -> None:
     assert variants["chosen local"].local
     assert {v.build.stages for name, v in variants.items() if "other ring" in name} == {4}
     assert {v.build.stages for name, v in variants.items() if "other ring" not in name} == {5}
-    assert {v.slots for v in variants.values()} == {"expert"}
     assert {v.build.fp8 for v in variants.values()} == {True}
-    assert not {"chosen dispatch", "wave dispatch"} & set(variants)
     options = {v.name: v for v in case_variants(layer, rows, Order("interleaved"), "bf16", 132, search=False, options=True)}
+    assert set(options) - set(variants) == {"chosen fp8 rows", "chosen dispatch", "wave dispatch"}
     assert options["chosen fp8 rows"].build.combine == "fp8"
-    assert options["chosen presum"].build.presum
-    assert options["chosen bulk rows"].build.row_store == "bulk"
-    assert [name for name, v in options.items() if v.slots == "token"] == ["chosen slots by token"]
     assert options["chosen dispatch"].build.dispatch
     assert options["wave dispatch"].build.dispatch
-    assert {options[f"chosen publish {how}"].build.publish for how in ("release", "bulk")} == {"release", "bulk"}
     searched = case_variants(layer, rows, Order("interleaved"), "f32", 132, search=True)
     assert sum(v.name.startswith("search ") for v in searched) == 6
     assert {v.build.combine for v in searched} == {"f32", "none"}
-
-
-def test_the_options_beyond_the_paper_are_timed_where_asked_for_and_known() -> None:
-    layer = Layer(moe_shape("dsv4-flash"), 512, 8, "fp8")
-    rows = rows_of(layer, 0)
-    chosen, stage = Order("interleaved", lead=2.0), stage_at(find_model(PROFILE), 132, 4)
-
-    def names(**options: Any) -> dict[str, Variant]:
-        return {v.name: v for v in case_variants(layer, rows, chosen, "bf16", 132, search=False, **options)}
-
-    usual, some, every = names(), names(options=True), names(options=True, times=TIMES, stage=stage)
-    assert "dynamic" in set(some) - set(usual)
-    assert set(every) - set(some) == {"paced", "chosen staggered"}
-    assert {v.order for name, v in every.items() if name not in usual and name != "wave dispatch"} == {chosen}
-    assert {v.build.publish for v in usual.values()} == {PUBLISH}
-    assert (every["dynamic"].build.claim, every["paced"].build.claim, every["paced"].stage) == ("dynamic", "paced", stage)
-    assert every["chosen staggered"].stagger_ns == 14_000
-    assert every["chosen staggered"].build == every["chosen"].build
 
 
 def test_ranks_get_a_gpu_each_where_there_are_enough() -> None:
@@ -169,18 +156,10 @@ def test_ranks_get_a_gpu_each_where_there_are_enough() -> None:
         devices_of(8, 1)
 
 
-def row(**us: float) -> dict[str, Any]:
-    variants = {name.replace("_", " "): {"arrived_us": {"value": value}} for name, value in us.items()}
-    head = {"shape": "hy3", "dtype": "fp8", "combine": "bf16", "routing": "skewed", "tokens_per_rank": 512, "ep": 8, "emulated": True}
-    return {**head, "variants": variants, "chosen": "interleaved-2", "unfused_us": None, "drain_us": 60.0, "flops": 10**12}
-
-
 def test_the_summary_compares_with_the_best_wave_and_with_the_bound() -> None:
-    rows = [
-        row(wave_2=130, wave_4=120, wave_alone=90, chosen=100, chosen_alone=95, chosen_local=97, search_serial=110),
-        row(wave_2=100, wave_alone=50, wave_dispatch=70, chosen=125, chosen_alone=50, chosen_local=52),
-    ]
-    out = summarise({"rows": rows})
+    us = {"wave 2": 130, "wave 4": 120, "wave alone": 90, "chosen": 100, "chosen alone": 95, "chosen local": 97, "search serial": 110}
+    other = {"wave 2": 100, "wave alone": 50, "wave dispatch": 70, "chosen": 125, "chosen alone": 50, "chosen local": 52}
+    out = summarise({"rows": [suite_row(us), suite_row(other)]})
     first, second = out["rows"]
     assert (first["gain"], first["experts_per_wave"], first["bound_us"]) == (1.2, 4, 90)
     assert first["regret"] == 0
@@ -193,11 +172,9 @@ def test_the_summary_compares_with_the_best_wave_and_with_the_bound() -> None:
 
 
 def test_where_waves_are_kept_interleaving_gains_nothing() -> None:
-    us = {"wave_2": 150, "wave_4": 100, "wave_alone": 90, "chosen_alone": 90, "chosen_local": 95}
-    one = {"order": "wave-2", "measured_us": 1, "predicted_us": 1, "store_span_us": {}}
-    usual = {"stalls": {"wave": one, "chosen": one}}
-    kept = row(**us, chosen=100) | usual | {"chosen": "wave-4"}
-    changed = row(**us, chosen=120) | usual
+    us = {"wave 2": 150, "wave 4": 100, "wave alone": 90, "chosen alone": 90, "chosen local": 95}
+    usual = suite_stalls((1, 1), (1, 1))
+    kept, changed = (suite_row({**us, "chosen": t}, stalls=usual, chosen=order) for t, order in ((100, "wave-4"), (120, "interleaved-2")))
     out = summarise({"rows": [kept, changed]})
     assert [r["interleaves"] for r in out["rows"]] == [False, True]
     assert [r["gain_over_usual_wave"] for r in out["rows"]] == [1.5, 1.25]

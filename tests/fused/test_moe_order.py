@@ -58,11 +58,8 @@ def test_every_routed_pair_is_one_row_of_one_rank(layer: Layer) -> None:
 @settings(max_examples=40, deadline=None)
 @given(layers())
 def test_every_pair_has_a_slot_of_its_own_and_a_block_sends_to_neighbours(layer: Layer) -> None:
-    for slots in ("expert", "token"):
-        numbers = slot_numbers(layer, slots).reshape(layer.ep, -1)
-        assert (np.sort(numbers, axis=1) == np.arange(numbers.shape[1])).all()
-    assert (slot_numbers(layer, "token")[0] == np.arange(numbers.shape[1]).reshape(layer.tokens, -1)).all()
-    numbers = slot_numbers(layer, "expert")
+    numbers = slot_numbers(layer)
+    assert (np.sort(numbers.reshape(layer.ep, -1), axis=1) == np.arange(numbers[0].size)).all()
     for rank in range(layer.ep):
         rows = rows_of(layer, rank)
         expert = np.repeat(rows.block_expert, TILE)
@@ -92,6 +89,12 @@ def lists_of(order: Order = Order("wave")) -> tuple[TaskLists, tuple[int, int, i
     layer = Layer(shape(), 300, 2)
     rows = rows_of(layer, 0)
     return task_lists(layer, rows, order, 5), (rows.blocks, layer.shape.linear1_tiles, layer.shape.linear2_tiles)
+
+
+def test_a_list_that_leaves_tiles_out_is_refused() -> None:
+    lists, sizes = lists_of()
+    with pytest.raises(UsageError, match="in no list"):
+        check_lists(replace(lists, first=np.minimum(lists.first, lists.words.size - 1)), *sizes)
 
 
 def test_a_forged_order_that_waits_for_ever_is_refused() -> None:

@@ -7,17 +7,19 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from suite_rows import US, suite_row
 
 from xstage_bench.device.cuda.tasks import MAX_SM_TASKS, pack
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.kernels.moe.layer import PADDING, rows_of
 from xstage_bench.kernels.moe.skeleton import skeleton_name, skeleton_schedules, with_skeletons
-from xstage_bench.kernels.moe.suite import Case, suite_cases
+from xstage_bench.kernels.moe.suite import MoeCase, suite_cases
 from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.measure.replay_document import read_replay
 
@@ -26,7 +28,7 @@ RECORDED = asset_dir("results") / "h200-x2" / "replay" / "skeleton-block-spin" /
 
 
 def test_a_skeleton_has_the_rows_of_the_layer() -> None:
-    case = Case("keye-vl-2", "fp8", "skewed", 512)
+    case = MoeCase("keye-vl-2", "fp8", "skewed", 512)
     rows = rows_of(case.layer, 0)
     narrow, wide = ([*skeleton_schedules([case], [combine])] for combine in ("bf16", "f32"))
     assert [s.name for s in narrow] == [f"keye-vl-2-fp8-512-skewed-{end}" for end in ("wave", "lead1", "lead2")]
@@ -60,11 +62,7 @@ def test_recorded_replays_of_the_same_schedules_are_found_by_name() -> None:
     assert all(recorded[name] == key for name, key in made.items())
 
 
-def row(shape: str = "keye-vl-2", routing: str = "balanced", tokens: int = 512, combine: str = "bf16", **us: float) -> dict[str, Any]:
-    times = {"wave 2": 130.0, "wave alone": 90.0, "chosen": 100.0, "chosen alone": 90.0, "chosen local": 91.0, **us}
-    head = {"shape": shape, "dtype": "fp8", "combine": combine, "routing": routing, "tokens_per_rank": tokens, "ep": 8, "emulated": True}
-    variants = {name: {"arrived_us": {"value": value}} for name, value in times.items()}
-    return {**head, "variants": variants, "chosen": "interleaved-2", "unfused_us": None, "drain_us": 60.0, "flops": 10**12}
+keye = partial(suite_row, shape="keye-vl-2")
 
 
 def replay(head: str, compute: str, **us: float | None) -> dict[str, Any]:
@@ -79,7 +77,7 @@ def test_a_row_gets_the_better_lead_of_the_first_replay_that_has_its_case() -> N
         replay(head, "mma", wave=120.0, lead1=100.0, lead2=96.0),
         replay(head, "spin", wave=150.0, lead1=100.0, lead2=101.0),
     ]
-    document = with_skeletons({"rows": [row(routing="skewed", combine="f32"), row()], "left": {}}, replays)
+    document = with_skeletons({"rows": [keye(routing="skewed", combine="f32"), keye()], "left": {}}, replays)
     first, second = document["rows"]
     assert document["left"] == {}
     assert first["skeleton_gain"] == 1.25
@@ -92,8 +90,7 @@ def test_a_row_gets_the_better_lead_of_the_first_replay_that_has_its_case() -> N
 
 def test_the_summary_says_how_much_of_its_skeletons_gain_the_kernel_reaches() -> None:
     head = skeleton_name("keye-vl-2", "fp8", 512, "balanced", "bf16", 8)
-    rows = [row(), row(chosen=118.0), row(routing="skewed")]
-    rows[1]["tokens_per_rank"] = 2048
+    rows = [keye(), keye({**US, "chosen": 118.0}, tokens_per_rank=2048), keye(routing="skewed")]
     replays = [replay(head, "mma", wave=130.0, lead1=100.0, lead2=104.0)]
     replays.append(replay(skeleton_name("keye-vl-2", "fp8", 2048, "balanced", "bf16", 8), "mma", wave=130.0, lead1=100.0, lead2=104.0))
     out = summarise(with_skeletons({"rows": rows}, replays))
@@ -106,7 +103,7 @@ def test_the_summary_says_how_much_of_its_skeletons_gain_the_kernel_reaches() ->
 
 def test_the_tool_attaches_a_recorded_replay(tmp_path: Path) -> None:
     path = tmp_path / "moe.json"
-    path.write_text(json.dumps({"rows": [row(), row(combine="f32")]}))
+    path.write_text(json.dumps({"rows": [keye(), keye(combine="f32")]}))
     command = [sys.executable, str(ROOT / "tools" / "moe_skeletons.py"), "attach", str(path), str(RECORDED)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     first, second = json.loads(path.read_text())["rows"]

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from suite_rows import suite_row, suite_stalls
 
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.kernels.moe.build import STAMP, Build
-from xstage_bench.kernels.moe.forecast import TileTimes, predict_order
+from xstage_bench.kernels.moe.build import STAMP, MoeBuild
+from xstage_bench.kernels.moe.forecast import MoeTileTimes, predict_order
 from xstage_bench.kernels.moe.group import Prepared
 from xstage_bench.kernels.moe.layer import Layer, rows_of
-from xstage_bench.kernels.moe.order import BLOCK_SHIFT, SECOND_BIT, Order, TaskLists
-from xstage_bench.kernels.moe.stalls import EXECUTIONS, apart_us, idle_before, measure_stalls, measured, pairs_of, predicted
+from xstage_bench.kernels.moe.order import SECOND_BIT, Order, TaskLists
+from xstage_bench.kernels.moe.stalls import EXECUTIONS, idle_before, measure_stalls, measured, pairs_of, predicted
 from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.model.document import Model
 from xstage_bench.model.run_fit import find_model
 from xstage_bench.workloads.shapes import moe_shape
 
 LINEAR1_NS, LINEAR2_NS, START = 1000, 400, 1 << 60
-TIMES = TileTimes(linear1_ns=6_400, linear2_ns=3_200, linear1_rest_ns=1_400, linear2_rest_ns=3_100)
-
-ONE_GROUP = np.zeros(1, dtype=np.int64)
+TIMES = MoeTileTimes(linear1_ns=6_400, linear2_ns=3_200, linear1_rest_ns=1_400, linear2_rest_ns=3_100)
 
 
 def lists_of(tiles: int, ctas: int = 3) -> TaskLists:
@@ -55,7 +53,7 @@ def test_a_stall_is_the_idle_time_that_stores_add_per_linear2_tile() -> None:
     bare[3] = 40  # a dependency that is late in any case
     idle[3], idle[5], idle[27] = 140, 700, 1160
     idle[0] = idle[20] = 9_999  # before the first tile of a list: the start of the launch, nobody's stall
-    found = measured(stamps(lists, idle, slower=30), stamps(lists, bare), lists, ONE_GROUP)
+    found = measured(stamps(lists, idle, slower=30), stamps(lists, bare), lists)
     assert found["idle_us"] == pytest.approx((140 + 700 + 1160) / 20 / 1e3)
     assert found["idle_without_us"] == pytest.approx(40 / 20 / 1e3)
     assert found["between_us"] == pytest.approx(1960 / 20 / 1e3)
@@ -68,11 +66,11 @@ def test_a_stall_is_the_idle_time_that_stores_add_per_linear2_tile() -> None:
 def test_idle_time_and_products_make_up_each_list(with_stores: list[int], without: list[int]) -> None:
     lists = lists_of(10)
     one, other = stamps(lists, np.array(with_stores)), stamps(lists, np.array(without))
-    found = measured(one, other, lists, ONE_GROUP)
+    found = measured(one, other, lists)
     length = [sum((s["computed_ns"][[19, 39]] - s["begin_ns"][[0, 20]]).tolist()) for s in (one, other)]
     more = (length[0] - length[1]) / 20 / 1e3
     assert found["measured_us"] == pytest.approx(more, abs=1e-3)
-    assert measured(one, one, lists, ONE_GROUP)["measured_us"] == 0
+    assert measured(one, one, lists)["measured_us"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -108,21 +106,10 @@ def test_both_read_the_same_definition(model: Model) -> None:
             one[name] = START + np.rint(ns).astype(np.int64)
         made.append(one)
     lists = TaskLists((found.schedule.phase == 1).astype(np.uint32) << SECOND_BIT, found.schedule.first)
-    read, told = measured(made[0], made[1], lists, ONE_GROUP), predict(model, order, "bf16")
+    read, told = measured(made[0], made[1], lists), predict(model, order, "bf16")
     assert read["measured_us"] == pytest.approx(told["predicted_us"], abs=2e-3)
     assert read["within_us"] == pytest.approx(told["predicted_within_us"], abs=2e-3)
     assert read["store_span_us"]["p90"] == pytest.approx(told["predicted_store_span_us"]["p90"], abs=2e-3)
-
-
-def test_tiles_of_shared_weights_are_apart_by_when_the_first_and_the_last_begin() -> None:
-    """Two groups of two blocks; a column of weights is read by both blocks of a group, in the list of another SM each."""
-    words = [block << BLOCK_SHIFT | column for block in range(4) for column in range(2)]
-    lists = TaskLists(np.array(words, dtype=np.uint32), np.array([0, 2, 4, 6, 8]))
-    begin = np.array([0.0, 100.0, 30.0, 170.0, 0.0, 100.0, 0.0, 110.0])
-    assert apart_us(begin, lists, np.array([0, 0, 1, 1])) == pytest.approx(np.median([30, 70, 0, 10]) / 1e3)
-    assert apart_us(begin, lists, np.arange(4)) == 0  # nothing is shared
-    both = TaskLists(np.array([0, 1 << SECOND_BIT], dtype=np.uint32), np.array([0, 1, 2]))
-    assert apart_us(np.array([0.0, 9.0]), both, ONE_GROUP) == 0  # Linear-1 and Linear-2 have weights of their own
 
 
 def test_nothing_is_idle_where_tiles_follow_each_other() -> None:
@@ -138,7 +125,6 @@ class StampedGroup:
     lists: TaskLists
     idle: dict[tuple[str, str], int]
     ran: list[tuple[str, str]]
-    ranks: Any = (SimpleNamespace(rows=SimpleNamespace(blocks=1, block_expert=ONE_GROUP)),)
 
     def with_stamps(self, prepared: Prepared) -> Prepared:
         return replace(prepared, build=replace(prepared.build, stamps=True))
@@ -161,7 +147,7 @@ def test_a_case_executes_both_orders_with_stores_and_without_and_the_median_coun
     )
 
     def ready(order: Order, combine: Any) -> Prepared:
-        return Prepared(order, Build(combine=combine), False, (lists,), ())
+        return Prepared(order, MoeBuild(combine=combine), False, (lists,), ())
 
     wave, chosen = Order("wave", 4), Order("interleaved", lead=2.0)
     prepared = {"wave 2": ready(Order("wave", 2), "f32"), "wave 4": ready(wave, "f32"), "wave alone": ready(wave, "none")}
@@ -178,19 +164,8 @@ def test_a_case_executes_both_orders_with_stores_and_without_and_the_median_coun
 
 
 def test_the_summary_counts_stalls_that_were_predicted_within_a_microsecond() -> None:
-    span = {"median": 3.0, "p90": 5.0}
-
-    def row(wave: tuple[float, float | None], chosen: tuple[float, float | None]) -> dict[str, Any]:
-        us = {"wave 2": 100.0, "wave alone": 80.0, "chosen": 90.0, "chosen alone": 80.0, "chosen local": 85.0}
-        head = {"shape": "hy3", "dtype": "fp8", "combine": "bf16", "routing": "skewed", "tokens_per_rank": 512, "ep": 8, "emulated": True}
-        both = {"wave": wave, "chosen": chosen}
-        stalls = {which: {"measured_us": a, "predicted_us": b, "store_span_us": span, "idle_us": 9.0} for which, (a, b) in both.items()}
-        variants = {name: {"arrived_us": {"value": value}} for name, value in us.items()}
-        return {**head, "variants": variants, "chosen": "x", "unfused_us": None, "drain_us": 6.0, "flops": 1, "stalls": stalls}
-
-    old = row((0.0, None), (0.0, None))
-    del old["stalls"]  # a document from before
-    out = summarise({"rows": [row((3.0, 3.9), (1.0, 2.5)), row((0.2, 0.1), (0.1, None)), old]})
-    assert out["rows"][0]["stalls"]["wave"] == {"measured_us": 3.0, "predicted_us": 3.9, "store_span_us": span}
+    both = [suite_stalls((3.0, 3.9), (1.0, 2.5)), suite_stalls((0.2, 0.1), (0.1, None))]
+    out = summarise({"rows": [*(suite_row(stalls=stalls) for stalls in both), suite_row()]})  # the last: a document from before
+    assert out["rows"][0]["stalls"]["wave"] == {k: both[0]["wave"][k] for k in ("measured_us", "predicted_us", "store_span_us")}
     assert out["rows"][2]["stalls"] is None
     assert (out["overall"][0]["stalls"], out["overall"][0]["stalls_within_1_us"]) == (3, pytest.approx(2 / 3))

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError
-from xstage_bench.kernels.attention.attention import STAMP, Build
-from xstage_bench.kernels.attention.forecast import TileTimes, add_forecasts, drain_us, tasks_of
+from xstage_bench.kernels.attention.attention import STAMP, AttentionBuild
+from xstage_bench.kernels.attention.forecast import AttentionTileTimes, add_forecasts, drain_us, tasks_of
 from xstage_bench.kernels.attention.problem import Problem
 from xstage_bench.kernels.attention.summary import best_of, chosen_of, summarise
 from xstage_bench.kernels.attention.tile_facts import tile_facts
-from xstage_bench.kernels.attention.tile_order import ORDERS
+from xstage_bench.kernels.attention.tile_order import ORDERS, tiles_of
 from xstage_bench.kernels.spread import spread
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.published import X_STAGE, published_model
@@ -29,7 +29,7 @@ KEYS = {
     *("fused_us", "fused_visible_us", "predicted_fused_us"),
 }
 RATES = {"drain_gb_per_s.one_way": 370.0, "drain_gb_per_s.both_ways": 355.0}
-BUILDS = {"st.v4": Build(128, 128, 2), "bulk": Build(128, 160, 2, store="bulk")}
+BUILDS = {"st.v4": AttentionBuild(128, 128, 2), "bulk": AttentionBuild(128, 160, 2, store="bulk")}
 
 
 @settings(max_examples=40, deadline=None)
@@ -41,10 +41,10 @@ def test_tasks_store_every_row_and_send_what_others_own(
     ranks: int, seq: int, rank: int, store: Any, name: str, late_us: list[float]
 ) -> None:
     p, build, rank = Problem(2 * ranks, 2 * ranks, 128, seq, ranks), BUILDS[store], rank % ranks
-    order = ORDERS[name](p.local_heads, seq, build.tile_rows, ranks, rank, 132)
+    order = tiles_of(name, p.local_heads, seq, build.tile_rows, ranks, rank)
     ctas = min(132, order.size)
-    tasks = tasks_of(p, build, order, rank, ctas, TileTimes([10.0], 0.1, 0.1, late_us), 1000.0)
-    every = tasks_of(p, build, order, rank, 132, TileTimes([10.0], 0.1, 0.1, late_us), 1000.0)  # also where an SM has no tile
+    tasks = tasks_of(p, build, order, rank, ctas, AttentionTileTimes([10.0], 0.1, 0.1, late_us), 1000.0)
+    every = tasks_of(p, build, order, rank, 132, AttentionTileTimes([10.0], 0.1, 0.1, late_us), 1000.0)  # also where an SM has no tile
     assert every.task_count == order.size
     assert tasks.form == "single"
     assert tasks.task_count == order.size
@@ -60,14 +60,14 @@ def test_tile_times_are_found_again() -> None:
     late = rng.normal(0.0, 0.6, ctas)
     late[:40] -= late[:40].mean()
     late[40:] -= late[40:].mean()
-    truth = TileTimes([100.0, 95.0, 90.0, 85.0], 0.0, 0.0, late.tolist())
+    truth = AttentionTileTimes([100.0, 95.0, 90.0, 85.0], 0.0, 0.0, late.tolist())
     us = truth.tiles_us(tiles, ctas)
     stamps = np.zeros((tiles, 2), STAMP)
     for cta in range(ctas):
         end = 7.0 + np.cumsum(us[cta::ctas])
         stamps["computed_ns"][cta::ctas] = np.round(1e3 * end)[:, None].astype(np.uint64)
         stamps["begin_ns"][cta::ctas] = np.round(1e3 * (end - us[cta::ctas]))[:, None].astype(np.uint64)
-    found = TileTimes.of(stamps, ctas)
+    found = AttentionTileTimes.of(stamps, ctas)
     assert np.allclose(found.wave_us, truth.wave_us, atol=0.1)  # those with a fourth tile spread their lateness over four
     assert np.allclose(found.late_us, late, atol=0.002)
     assert found.between_us == pytest.approx(np.std(late / np.where(np.arange(ctas) < 40, 4, 3)), abs=0.02)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xstage_bench.kernels.attention.measure import WARM_UP_S, interleave, slowest
-from xstage_bench.kernels.attention.variants import Variant
+from xstage_bench.kernels.attention.variants import AttentionVariant
 
 
 @dataclass
@@ -22,14 +22,14 @@ class DriftingGate:
     def __len__(self) -> int:
         return 2
 
-    def time_us(self, variant: Variant) -> np.ndarray:
+    def time_us(self, variant: AttentionVariant) -> np.ndarray:
         self.launched.append(variant.name)
         variant.queue()
         return self.true_us[variant.name] * (1 + self.per_launch * len(self.launched) * np.array([1.0, 2.0]))
 
 
-def of(names: str) -> list[Variant]:
-    return [Variant(name, lambda: None) for name in names]
+def of(names: str) -> list[AttentionVariant]:
+    return [AttentionVariant(name, lambda: None) for name in names]
 
 
 def test_an_even_drift_cancels_there_and_back() -> None:

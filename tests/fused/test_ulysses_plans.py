@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.kernels.attention.attention import Build
+from xstage_bench.kernels.attention.attention import AttentionBuild
 from xstage_bench.kernels.attention.plans import awaited, blocks_of_owner
 from xstage_bench.kernels.attention.problem import BF16_BYTES, Placing, Problem
-from xstage_bench.kernels.attention.tile_order import ORDERS, blocks_of, owner_of_block
+from xstage_bench.kernels.attention.tile_order import ORDERS, blocks_of, owner_of_block, tiles_of
 from xstage_bench.kernels.attention.transfer import received_to_place, staged_to_owner, tiles_to_owners
 
 HEAD_DIM = 64
@@ -32,7 +32,7 @@ def split(words: np.ndarray) -> list[tuple[int, int]]:
 
 @given(problems(), st.sampled_from(sorted(ORDERS)), st.sampled_from([64, 128, 192]), st.integers(0, 7))
 def test_every_order_has_every_tile_once(p: Problem, name: str, tile_rows: int, rank: int) -> None:
-    order = split(ORDERS[name](p.local_heads, p.seq, tile_rows, p.ranks, rank % p.ranks, 132))
+    order = split(tiles_of(name, p.local_heads, p.seq, tile_rows, p.ranks, rank % p.ranks))
     blocks = -(-p.seq // tile_rows)
     assert Counter(order) == Counter((h, b) for h in range(p.local_heads) for b in range(blocks))
     assert [h for h, _ in order] == sorted(h for h, _ in order), "heads stay together: their keys are in the cache"
@@ -41,7 +41,7 @@ def test_every_order_has_every_tile_once(p: Problem, name: str, tile_rows: int, 
 @given(problems(), st.integers(0, 7))
 def test_interleaved_owners_take_turns(p: Problem, rank: int) -> None:
     owner = owner_of_block(p.seq, 64, p.ranks)
-    order = [owner[b] for h, b in split(ORDERS["owner-interleaved"](1, p.seq, 64, p.ranks, 0, 132))]
+    order = [owner[b] for h, b in split(tiles_of("owner-interleaved", 1, p.seq, 64, p.ranks, 0))]
     counts = Counter(order)
     for start in range(0, min(counts.values()) * len(counts), len(counts)):  # while all have tiles left
         assert sorted(order[start : start + len(counts)]) == sorted(counts)
@@ -51,7 +51,7 @@ def test_interleaved_owners_take_turns(p: Problem, rank: int) -> None:
 def test_local_tiles_lie_evenly_between_remote_ones(p: Problem, rank: int) -> None:
     rank %= p.ranks
     owner = owner_of_block(p.seq, 64, p.ranks)
-    local = np.array([owner[b] == rank for _, b in split(ORDERS["local-between"](1, p.seq, 64, p.ranks, rank, 132))])
+    local = np.array([owner[b] == rank for _, b in split(tiles_of("local-between", 1, p.seq, 64, p.ranks, rank))])
     share = np.arange(1, local.size + 1) * local.mean()
     assert np.abs(np.cumsum(local) - share).max() <= 1.0
 
@@ -63,7 +63,7 @@ def test_owners_share_all_rows(p: Problem) -> None:
     assert p.remote_bytes(0) == (p.seq - p.rows_of(0)) * p.local_heads * p.head_dim * BF16_BYTES
 
 
-def flags_set(p: Problem, build: Build, source: int, ctas: int) -> Counter[tuple[int, int]]:
+def flags_set(p: Problem, build: AttentionBuild, source: int, ctas: int) -> Counter[tuple[int, int]]:
     """What ``publish_tile`` of cuda/attention_publish.cuh does in one launch: (owner, word) and how often."""
     out: Counter[tuple[int, int]] = Counter()
     blocks = blocks_of(p.seq, build.tile_rows)
@@ -80,7 +80,7 @@ def flags_set(p: Problem, build: Build, source: int, ctas: int) -> Counter[tuple
 @settings(max_examples=60)
 @given(problems(), st.sampled_from(["end", "shard", "tile"]), st.sampled_from([2, 3]), st.booleans())
 def test_a_rank_awaits_exactly_what_the_others_publish_to_its_gpu(p: Problem, flags: str, consumers: int, emulated: bool) -> None:
-    build = Build(HEAD_DIM, 128, consumers, flags=flags)  # type: ignore[arg-type]
+    build = AttentionBuild(HEAD_DIM, 128, consumers, flags=flags)  # type: ignore[arg-type]
     placing = Placing(p, (0, 1) if emulated else tuple(range(p.ranks)))
     base = {(s, o): (s * 100 + o) << 32 for s in placing.sources for o in range(p.ranks)}
     for rank in placing.sources:
@@ -117,7 +117,7 @@ def execute(pieces: np.ndarray, spaces: dict[int, np.ndarray]) -> None:
 def test_every_way_to_copy_brings_every_row_to_its_place(p: Problem, way: str) -> None:
     rng = np.random.default_rng(p.seq)
     width, pitch = p.row_bytes, p.ranks * p.row_bytes
-    placing, build = Placing(p, tuple(range(p.ranks))), Build(HEAD_DIM, 128, 2)
+    placing, build = Placing(p, tuple(range(p.ranks))), AttentionBuild(HEAD_DIM, 128, 2)
     result = [rng.integers(0, 255, (p.seq, width), dtype=np.uint8) for _ in range(p.ranks)]
     spaces = {100 + o: memory(p.rows_of(o) * pitch) for o in range(p.ranks)}
     owners = {o: (100 + o) << 32 for o in range(p.ranks)}
@@ -133,7 +133,7 @@ def test_every_way_to_copy_brings_every_row_to_its_place(p: Problem, way: str) -
             for o in range(p.ranks):
                 execute(staged_to_owner(p, rank, o, 50 << 32, owners[o]), spaces)
         else:
-            order = ORDERS["row-major"](p.local_heads, p.seq, build.tile_rows, p.ranks, rank, 132)
+            order = tiles_of("row-major", p.local_heads, p.seq, build.tile_rows, p.ranks, rank)
             execute(tiles_to_owners(placing, build, rank, order, 50 << 32, owners, 0), spaces)
             own = spaces[100 + rank].reshape(-1, p.ranks, width)[:, rank]
             assert (own == 0xFF).all(), "its own rows the attention puts in place itself"

@@ -8,13 +8,12 @@ import fake_gpus as fakes
 import numpy as np
 import pytest
 
-from xstage_bench.kernels.attention import rig as rig_module
-from xstage_bench.kernels.attention import variants
-from xstage_bench.kernels.attention.attention import FLAGS, STORES, Build
-from xstage_bench.kernels.attention.forecast import TileTimes
+from xstage_bench.kernels.attention import plans, variants
+from xstage_bench.kernels.attention.attention import FLAGS, STORES, AttentionBuild
+from xstage_bench.kernels.attention.forecast import AttentionTileTimes
 from xstage_bench.kernels.attention.problem import Placing, Problem
 from xstage_bench.kernels.attention.rig import Rig
-from xstage_bench.kernels.attention.run import PAIR, Case, measure_case
+from xstage_bench.kernels.attention.run import PAIR, measure_case
 from xstage_bench.kernels.attention.summary import summarise
 from xstage_bench.kernels.attention.tile_order import ORDERS
 
@@ -30,7 +29,7 @@ PROBLEMS = [
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(rig_module, "rows_of_heads", fakes.encode)
+    monkeypatch.setattr(plans, "rows_of_heads", fakes.encode)
 
     def rig_of(problem: Problem, gpus: int) -> tuple[Any, Rig]:
         machine = fakes.Machine(gpus)
@@ -39,7 +38,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Any:
     return rig_of
 
 
-def check(machine: Any, rig: Rig, variant: variants.Variant, launches: int = 1) -> None:
+def check(machine: Any, rig: Rig, variant: variants.AttentionVariant, launches: int = 1) -> None:
     def run() -> None:
         variant.queue()
         machine.settle()
@@ -59,13 +58,18 @@ def test_fused(make: Any, problem: Problem, gpus: int, consumers: int) -> None:
     for store in STORES:
         for flags in FLAGS:
             for order in ORDERS if flags == "shard" else ["row-major"]:
-                check(machine, rig, variants.fused(rig, Build(problem.head_dim, 128, consumers, store=store), order, flags), launches=2)
+                check(
+                    machine,
+                    rig,
+                    variants.fused(rig, AttentionBuild(problem.head_dim, 128, consumers, store=store), order, flags),
+                    launches=2,
+                )
 
 
 @pytest.mark.parametrize(("problem", "gpus"), PROBLEMS, ids=lambda v: f"{v.heads}x{v.seq}/{v.ranks}" if isinstance(v, Problem) else str(v))
 def test_one_after_the_other(make: Any, problem: Problem, gpus: int) -> None:
     machine, rig = make(problem, gpus)
-    build = Build(problem.head_dim, 128, 2)
+    build = AttentionBuild(problem.head_dim, 128, 2)
     check(machine, rig, variants.then_push(rig, build))
     check(machine, rig, variants.beside_copying_sms(rig, build, 8), launches=2)
     check(machine, rig, variants.then_nccl(rig, build, fakes.FakeNccl(machine)))
@@ -73,17 +77,17 @@ def test_one_after_the_other(make: Any, problem: Problem, gpus: int) -> None:
 
 def test_a_variant_that_sends_nothing_is_found_out(make: Any) -> None:
     _, rig = make(Problem(4, 4, 64, 127, 2), 2)
-    found = rig.verify(variants.alone(rig, Build(64, 128, 2)).queue)
+    found = rig.verify(variants.alone(rig, AttentionBuild(64, 128, 2)).queue)
     assert found["unwritten"] == 4 * 127 * 64
     assert not any(v.ok for v in found["ranks"])
 
 
 def test_stamps_of_every_tile_come_back(make: Any) -> None:
     _, rig = make(Problem(4, 4, 64, 700, 2), 2)
-    stamps = variants.stamped(rig, Build(64, 128, 3), None)
+    stamps = variants.stamped(rig, AttentionBuild(64, 128, 3), None)
     assert stamps.shape == (2 * 4, 3)
     assert stamps["tile"][:, 0].tolist() == list(range(8))
-    assert TileTimes.of(stamps, 132).wave_us == [0.9]
+    assert AttentionTileTimes.of(stamps, 132).wave_us == [0.9]
 
 
 class FixedGate:
@@ -95,17 +99,17 @@ class FixedGate:
     def __len__(self) -> int:
         return 2
 
-    def time_us(self, variant: variants.Variant) -> np.ndarray:
+    def time_us(self, variant: variants.AttentionVariant) -> np.ndarray:
         variant.queue()
         return np.full(2, self.us[variant.name])
 
 
 def test_a_case_of_pairs_checks_its_result_and_times_two_variants(make: Any) -> None:
     machine = fakes.Machine(2)
-    case = Case("x", 4, 4, 64, 700, 2)
+    problem = Problem(4, 4, 64, 700, 2, "x")
     gate = FixedGate({"alone": 100.0, "fused st.v4 owner-interleaved": 103.0})
     job = {"pairs": True, "seconds": 1e-6, "seed": 0}
-    row = measure_case(case, Placing(case.problem(), (0, 1)), machine.gpus, gate, None, np.random.default_rng(0), job)
+    row = measure_case(Placing(problem, (0, 1)), machine.gpus, gate, None, np.random.default_rng(0), job)
     assert row["rounds"] == PAIR.rounds
     assert set(row["times_us"]) == set(gate.us)
     assert {name: found["ok"] for name, found in row["checked"].items()} == {"fused st.v4 owner-interleaved": True}

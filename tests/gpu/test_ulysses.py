@@ -46,7 +46,7 @@ def test_every_row_reaches_its_owner_and_is_right(small: Any, seq: int, heads: i
 
 def test_a_wrong_row_is_found(small: Any) -> None:
     """The check itself: one owner's rows computed from other inputs are an error, and rows never sent are counted."""
-    from xstage_bench.kernels.attention.attention import Build
+    from xstage_bench.kernels.attention.attention import AttentionBuild
     from xstage_bench.kernels.attention.problem import Placing
     from xstage_bench.kernels.attention.rig import Rig
     from xstage_bench.kernels.attention.variants import fused
@@ -54,7 +54,7 @@ def test_a_wrong_row_is_found(small: Any) -> None:
     problem = Problem(2, 2, 128, 512, 2)
     rig = Rig(small.gpus, Placing(problem, (0, 1)), seed=1)
     try:
-        variant = fused(rig, Build(128, 128, 2), "row-major")
+        variant = fused(rig, AttentionBuild(128, 128, 2), "row-major")
         rig.inputs[0], kept = {**rig.inputs[0], "v": rig.inputs[0]["k"]}, rig.inputs[0]
         assert not rig.verify(variant.queue)["ranks"][0].ok
         rig.inputs[0] = kept

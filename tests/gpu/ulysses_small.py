@@ -9,13 +9,13 @@ import sys
 
 from xstage_bench.kernels.attention import variants
 from xstage_bench.kernels.attention.attention import FLAGS, STORES, best_build
-from xstage_bench.kernels.attention.gpu import Gpu
+from xstage_bench.kernels.attention.gpu import AttentionGpu
 from xstage_bench.kernels.attention.problem import Placing, Problem
 from xstage_bench.kernels.attention.rig import Rig
 from xstage_bench.kernels.attention.tile_order import ORDERS
 
 
-def outcomes(gpus: dict[int, Gpu], problem: Problem, *, everything: bool = True) -> dict[str, dict[str, object]]:
+def outcomes(gpus: dict[int, AttentionGpu], problem: Problem, *, everything: bool = True) -> dict[str, dict[str, object]]:
     """What `Rig.verify` says of each variant; with `everything` also of every order and of the serial ways."""
     rig = Rig(gpus, Placing(problem, (0, 1)), seed=problem.seq)
     try:
@@ -30,14 +30,14 @@ def outcomes(gpus: dict[int, Gpu], problem: Problem, *, everything: bool = True)
         rig.close()
 
 
-def _outcome(rig: Rig, variant: variants.Variant) -> dict[str, object]:
+def _outcome(rig: Rig, variant: variants.AttentionVariant) -> dict[str, object]:
     found = rig.verify(variant.queue)
     return {**found, "late": found["late"] or variant.late()}
 
 
-def open_gpus() -> dict[int, Gpu]:
+def open_gpus() -> dict[int, AttentionGpu]:
     """Both GPUs, reaching each other."""
-    gpus = {device: Gpu(device) for device in (0, 1)}
+    gpus = {device: AttentionGpu(device) for device in (0, 1)}
     for gpu in gpus.values():
         gpu.reach({0, 1})
     return gpus

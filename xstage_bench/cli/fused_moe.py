@@ -44,7 +44,7 @@ def command(
     """
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.kernels.moe.layer import DTYPES
-    from xstage_bench.kernels.moe.run import Options, devices_of, run
+    from xstage_bench.kernels.moe.run import SuiteOptions, devices_of, run
     from xstage_bench.kernels.moe.suite import ROUTINGS, SHAPES, TOKENS, suite_cases
     from xstage_bench.kernels.moe.summary import summarise
     from xstage_bench.machine.topology import read_topology
@@ -60,7 +60,7 @@ def command(
     resolve_backend("cuda", "gpu")
     devices = devices_of(ep, len(read_topology().gpus))
     limit = float("inf") if budget is None else budget
-    options = Options(
+    options = SuiteOptions(
         devices=devices, model=model, combines=combines or ("bf16",), repetitions=repetitions, seed=seed, unfused=unfused, budget_s=limit
     )
     document = run(cases, path, options, resume=resume, argv=["xstage", *sys.argv[1:]], say=out.note)

@@ -17,13 +17,7 @@ _BYTES = 0  # ncclInt8
 
 
 class Nccl:
-    """One communicator for each GPU, all in this process.
-
-    Raises
-    ------
-    WaivedError
-        The library is not installed, or refuses the GPUs.
-    """
+    """One communicator for each GPU, all in this process; `WaivedError`: the library is not installed, or refuses the GPUs."""
 
     def __init__(self, devices: Sequence[int]) -> None:
         self._library = _load()

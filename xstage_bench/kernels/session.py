@@ -10,6 +10,7 @@ from typing import Any
 
 from xstage_bench.device.cuda.compile import newly_compiled
 from xstage_bench.errors import DeviceLostError, XStageError
+from xstage_bench.io.identity import Kernel, merged, plain
 
 #: Silence after which the process is taken for hung. Every wait inside the kernels ends after 2 s; compiling and connecting take longer.
 SILENCE_S = 120.0
@@ -22,10 +23,7 @@ Work = Callable[[dict[str, Any], Callable[[str, Any], None]], None]
 def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> Iterator[tuple[str, Any]]:
     """Yield what `work` sends, as (kind, value), until it is done; before a value, as ``kernels``, those compiled for it.
 
-    Raises
-    ------
-    XStageError
-        What `work` raised, or `DeviceLostError` when the process died or was silent for too long.
+    `XStageError`: what `work` raised, or `DeviceLostError` when the process died or was silent for too long.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -54,6 +52,15 @@ def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> It
         if process.is_alive():
             process.kill()
             process.join()
+
+
+def recorded(work: Work, job: dict[str, Any], document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what `results` does, but for the identities of the kernels, which `document` is given under ``kernels``."""
+    for kind, value in results(work, job):
+        if kind == "kernels":
+            document["kernels"] = plain(merged([Kernel(**one) for one in document["kernels"]], value))
+        else:
+            yield kind, value
 
 
 def _serve(work: Work, job: dict[str, Any], pipe: Connection) -> None:

@@ -1,11 +1,22 @@
-"""A median with an interval that assumes nothing about the distribution: what repeated times of a kernel are reduced to."""
+"""Kernels timed against each other, in a fresh random order in each round, and what repeated times are reduced to."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+def in_turn(what: Sequence[T], rounds: int, rng: np.random.Generator, *, back: bool = False) -> Iterator[tuple[int, T]]:
+    """Yield every round's number with each of `what`, in an order drawn anew; `back`: then all of them again, in the reverse order."""
+    for number in range(rounds):
+        order = rng.permutation(len(what)).tolist()
+        for i in order + (order[::-1] if back else []):
+            yield number, what[i]
 
 
 def spread(values: NDArray[np.float64]) -> dict[str, Any]:

@@ -33,7 +33,6 @@ class Deal:
 
 def deal_tiles(
     wave: IntArray, n1: int, n2: int, producers: int, order: str, lead: float, dependencies: str, group: IntArray | None = None,
-    *, together: bool = False,
 ) -> Deal:  # fmt: skip
     """Deal the tiles of blocks to producers; arguments as of `moe.tasks_of_blocks`.
 
@@ -49,8 +48,6 @@ def deal_tiles(
     group : ndarray of int, shape (blocks,), optional
         Ascending within waves. Blocks of a group are walked column by column, so that a tile of weights serves all of them while it is in
         the cache; they become ready together. Default: every block by itself.
-    together : bool
-        One list for all producers, from which they take tiles as they are free; its tiles are those of producer 0.
     """
     if order == "serial":
         wave = np.zeros_like(wave)
@@ -58,8 +55,6 @@ def deal_tiles(
     block1, column1 = _walk(group, n1)
     block2, column2 = _walk(group, n2)
     producer = np.concatenate([np.arange(block1.size) % producers, np.arange(block1.size, block1.size + block2.size) % producers])
-    if together:
-        producer[:] = 0
     key1 = np.arange(block1.size, dtype=np.float64)
     key2 = _second_keys(wave[block2], group[block2], _ends(wave) * n1, _ends(group) * n1, n1 / n2, producers, order, lead, dependencies)
     turn = np.lexsort((np.concatenate([key1, key2]), producer))

@@ -1,4 +1,4 @@
-"""Descriptors of the bulk tensor copy engine: what the driver encodes, and the one that a flavour of tensor stores needs."""
+"""Descriptors of the bulk tensor copy engine: what the driver encodes, and those of tensor stores and of the fused kernels."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ def encode_tiled(
     strides_bytes: Sequence[int],
     box: Sequence[int],
     *,
-    swizzle_bytes: Literal[64, 128] = 128,
     promotion: Literal["NONE", "L2_256B"] = "NONE",
 ) -> NDArray[np.uint64]:
-    """Encode a tensor that is copied in boxes.
+    """Encode a tensor that is copied in boxes, in shared memory in the swizzle of 128 bytes.
 
     Parameters
     ----------
@@ -43,8 +42,6 @@ def encode_tiled(
         Of every dimension but the first.
     box : sequence of int
         Elements of a box in each dimension.
-    swizzle_bytes : {64, 128}
-        Rows of a box that the swizzle spans, in shared memory.
     promotion : {'NONE', 'L2_256B'}
         How much is brought to the L2 at a time.
 
@@ -70,7 +67,7 @@ def encode_tiled(
         [narrow(n) for n in box],
         [narrow(1)] * len(shape),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle_bytes}B"),
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
@@ -105,3 +102,22 @@ def encode_tensor_map(address: int, size: int, variant: Variant) -> NDArray[np.u
     rows_of_box = variant.flavour.bytes // (BOX_COLUMNS * COLUMN_BYTES)
     shape = (row // COLUMN_BYTES, size // row)
     return encode_tiled("BFLOAT16", address, shape, (row,), (BOX_COLUMNS, rows_of_box)).view(np.uint8)
+
+
+def rows_of_heads(address: int, head_dim: int, rows: int, heads: int, box_rows: int) -> NDArray[np.uint64]:
+    """Encode a bf16 tensor ``[rows, heads, head_dim]``, copied in boxes of `box_rows` rows and 64 columns of one head.
+
+    Coordinates in the order column, row, head; `address` and errors as of `encode_tiled`.
+    """
+    strides = (heads * head_dim * COLUMN_BYTES, head_dim * COLUMN_BYTES)
+    return encode_tiled("BFLOAT16", address, (head_dim, rows, heads), strides, (BOX_COLUMNS, box_rows, 1), promotion="L2_256B")
+
+
+def boxes(address: int, element_bytes: int, shape: tuple[int, int, int], box: tuple[int, int]) -> NDArray[np.uint64]:
+    """Encode a packed tensor of columns, rows and planes, its columns contiguous, copied in boxes of columns and rows.
+
+    `element_bytes`: 1 or 2. A box has rows of 128 bytes, what the swizzle spans; `address` and errors as of `encode_tiled`.
+    """
+    columns, rows, _ = shape
+    strides = (columns * element_bytes, columns * rows * element_bytes)
+    return encode_tiled("UINT8" if element_bytes == 1 else "UINT16", address, shape, strides, (*box, 1), promotion="L2_256B")

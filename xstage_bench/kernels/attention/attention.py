@@ -1,16 +1,17 @@
-"""What ``cuda/attention.cu`` is compiled for, the plan that one launch reads, and what it writes.
+"""What ``cuda/attention.cu`` is compiled for and the plan that one launch reads; pure numpy.
 
-Pure numpy. The dtypes mirror the structs of ``cuda/attention_plan.cuh``; a test compares the sizes.
+The dtypes mirror the structs of ``cuda/attention_plan.cuh``; a test compares the sizes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from xstage_bench.errors import UsageError
+from xstage_bench.kernels.gpu import HopperBuild
 from xstage_bench.machine.gpus import Default
 
 MAX_OWNERS = 16
@@ -45,27 +46,16 @@ def alone_of(store: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class AttentionBuild(HopperBuild):
     """One compile-time variant of the kernel.
 
-    Attributes
-    ----------
-    head_dim : int
-        64 or 128.
-    keys : int
-        Rows of K and V that are multiplied at a time.
-    consumers : int
-        Warpgroups that multiply; a tile has 64 rows for each.
-    stages : int
-        K and V blocks under way, each.
-    store : str
-        ``"st.v4"``, 16-byte stores, or ``"bulk"``, tensor stores from shared memory.
-    flags : str
-        ``"none"``; ``"end"``, one per CTA and owner; ``"shard"``, a count of tiles per owner; ``"tile"``, a word per tile.
-    stamps : bool
-        Whether each tile leaves its times.
+    `head_dim`: 64 or 128. `keys`: rows of K and V that are multiplied at a time. `consumers`: warpgroups that multiply; a tile has 64 rows
+    for each. `stages`: K and V blocks under way, each. `store`: 16-byte stores, or tensor stores from shared memory. `flags`: none;
+    ``end``, one per CTA and owner; ``shard``, a count of tiles per owner; ``tile``, a word per tile. `stamps`: each tile leaves its times.
     """
 
+    source: ClassVar[str] = "attention.cu"
+    symbol: ClassVar[str] = "xstage_attention"
     head_dim: int = 128
     keys: int = 160
     consumers: int = 2
@@ -104,7 +94,7 @@ class Build:
         return self._tile_bytes + 2 * self.stages * self.keys * self.head_dim * 2
 
     def defines(self) -> dict[str, str]:
-        """Preprocessor definitions of ``cuda/attention.cu``."""
+        """Preprocessor definitions."""
         return {
             "XSTAGE_HEAD_DIM": str(self.head_dim),
             "XSTAGE_KEYS": str(self.keys),
@@ -133,27 +123,22 @@ TUNED: tuple[Default, ...] = tuple(
 )  # fmt: skip
 
 
-def builds_of(head_dim: int, store: Store) -> dict[Build, float]:
-    """Return the builds of a head dimension and their TFLOP/s on a long sequence.
+def builds_of(head_dim: int, store: Store) -> dict[AttentionBuild, float]:
+    """Return the builds of a head dimension and their TFLOP/s on a long sequence; `UsageError`: the kernel has no such head dimension.
 
     Bulk stores need the staged rows to lie beside the queries: over them, the next queries would wait for the link.
-
-    Raises
-    ------
-    UsageError
-        The kernel does not exist for this head dimension.
     """
     if head_dim not in _RATES:
         raise UsageError(f"head dimension {head_dim}", f"the attention kernel has {' and '.join(map(str, sorted(_RATES)))}")
-    found = {Build(head_dim, keys, consumers, store=store): rate for keys, consumers, rate in _RATES[head_dim]}
+    found = {AttentionBuild(head_dim, keys, consumers, store=store): rate for keys, consumers, rate in _RATES[head_dim]}
     return {build: rate for build, rate in found.items() if store != "bulk" or not build.staged_over_queries}
 
 
-def best_build(head_dim: int, store: Store, seq: int, heads: int, sms: int) -> Build:
+def best_build(head_dim: int, store: Store, seq: int, heads: int, sms: int) -> AttentionBuild:
     """Return the build that needs the least time by its rate, its whole waves of tiles and its whole blocks of keys."""
     rates = builds_of(head_dim, store)
 
-    def cost(build: Build) -> float:
+    def cost(build: AttentionBuild) -> float:
         waves = -(-heads * -(-seq // build.tile_rows) // sms)
         return waves * build.tile_rows * -(-seq // build.keys) * build.keys / rates[build]
 

@@ -30,16 +30,8 @@ MAX_PRODUCTS = 1 << 29
 class Verdict:
     """How one rank's output compares with the reference.
 
-    Attributes
-    ----------
-    relative_error : float
-        Norm of the difference over norm of the reference, over the rows checked.
-    worst : float
-        Largest absolute difference.
-    unwritten : int
-        Elements still poison in the rows checked.
-    rows, of_rows : int
-        Rows checked in each head, and all.
+    `relative_error`: norm of the difference over norm of the reference, over the rows checked; `worst`: largest absolute difference.
+    `unwritten`: elements still poison in the rows checked; `rows`, `of_rows`: rows checked in each head, and all.
     """
 
     relative_error: float

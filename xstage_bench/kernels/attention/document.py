@@ -14,13 +14,7 @@ DOCUMENT, PAIRS, SUMMARY = "ulysses.json.gz", "pairs.json.gz", "summary.json"
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Read a document of ``xstage fused ulysses``, compressed if it is named ``.gz``.
-
-    Raises
-    ------
-    UsageError, DataError
-        As `read_json`; `DataError` also for another document.
-    """
+    """Read a document of ``xstage fused ulysses``; errors as of `read_json`, and `DataError` for another document."""
     document = read_json(path, dict[str, Any], newest=SCHEMA_VERSION)
     if not {"rows", "failed"} <= set(document):
         raise DataError(f"{path} is no document of 'xstage fused ulysses'", "name one: xstage fused ulysses --out FILE writes it")

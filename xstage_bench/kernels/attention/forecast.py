@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.kernels.attention.attention import Build, Store, alone_of
+from xstage_bench.kernels.attention.attention import AttentionBuild, Store, alone_of
 from xstage_bench.kernels.attention.problem import BF16_BYTES, Problem
-from xstage_bench.kernels.attention.tile_order import ORDERS
+from xstage_bench.kernels.attention.tile_order import tiles_of
 from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 if TYPE_CHECKING:
@@ -34,16 +34,8 @@ _WARPS = 8  # that store: two warpgroups
 class Forecast:
     """Of one way to store and one tile order, for the slowest rank.
 
-    Attributes
-    ----------
-    store : str
-    order : str
-    residual_us : float
-        Fused less alone, sender-visible: until everything that was stored has been performed.
-    issue_stall_us : float
-        The longest that one SM spends stalled in its stores, over the whole kernel.
-    fused_us : float
-        `residual_us` on top of attention alone, as measured.
+    `residual_us`: fused less alone, sender-visible: until everything that was stored has been performed. `issue_stall_us`: the longest that
+    one SM spends stalled in its stores, over the whole kernel. `fused_us`: the residual on top of attention alone, as measured.
     """
 
     store: Store
@@ -54,22 +46,14 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class TileTimes:
+class AttentionTileTimes:
     """How long tiles compute and when the SMs have done, in one execution with nothing sent.
 
-    When SMs end decides how far their last stores coincide, and how much their tiles differ does not say it.
-
-    Attributes
-    ----------
-    wave_us : list of float
-        Mean over the SMs of their first, second, ... tile. The first ones fill the caches, and the last have the power to themselves.
-    between_us : float
-        Standard deviation over the SMs of what an SM's tiles differ from those means by. No forecast reads it or `within_us`: from them a
-        control draws when SMs would end if their tiles were independent (`tools/ulysses_ends.py`).
-    within_us : float
-        Standard deviation of the rest.
-    late_us : list of float
-        Of each CTA, how much later its last tile has been computed than the mean of those with as many tiles.
+    When SMs end decides how far their last stores coincide, and how much their tiles differ does not say it. `wave_us`: mean over the SMs
+    of their first, second, ... tile; the first ones fill the caches, and the last have the power to themselves. `late_us`: of each CTA, how
+    much later its last tile has been computed than the mean of those with as many tiles. `between_us`, `within_us`: standard deviation over
+    the SMs of what an SM's tiles differ from those means by, and of the rest; no forecast reads them, but a control that draws when SMs
+    would end if their tiles were independent.
     """
 
     wave_us: list[float]
@@ -78,7 +62,7 @@ class TileTimes:
     late_us: list[float]
 
     @classmethod
-    def of(cls, stamps: NDArray[np.void], ctas: int) -> TileTimes:
+    def of(cls, stamps: NDArray[np.void], ctas: int) -> AttentionTileTimes:
         """Take them from `STAMP`s of shape (tiles, consumers) in the order of the tiles."""
         begin, computed = stamps["begin_ns"].min(axis=1), stamps["computed_ns"].max(axis=1)
         us = (computed - begin).astype(np.float64) / 1e3
@@ -99,16 +83,9 @@ class TileTimes:
 
 
 def tasks_of(
-    problem: Problem, build: Build, order: NDArray[np.uint32], rank: int, ctas: int, times: TileTimes, sm_clock_mhz: float
+    problem: Problem, build: AttentionBuild, order: NDArray[np.uint32], rank: int, ctas: int, times: AttentionTileTimes, sm_clock_mhz: float
 ) -> TaskSchedule:
-    """Describe one rank's kernel as tasks: each tile computes, then stores its rows, those of other owners to the peer.
-
-    Parameters
-    ----------
-    order : ndarray of uint32
-        Tiles as the kernel reads them.
-    times : TileTimes
-    """
+    """Describe one rank's kernel as tasks: each tile of `order` computes, then stores its rows, those of other owners to the peer."""
     unit = _WARPS * _WARP_STORE_BYTES
     cta = np.arange(order.size) % ctas
     turn = np.argsort(cta, kind="stable")
@@ -140,34 +117,18 @@ def tasks_of(
 def forecast(
     model: Model,
     problem: Problem,
-    builds: Mapping[Store, Build],
+    builds: Mapping[Store, AttentionBuild],
     orders: Mapping[tuple[Store, str], NDArray[np.uint32]],
     alone_us: Mapping[Store, float],
-    times: Mapping[Store, TileTimes],
+    times: Mapping[Store, AttentionTileTimes],
     *,
     ctas: int,
     sm_clock_mhz: float,
 ) -> list[Forecast]:
-    """Predict every way to store and every order, best first.
+    """Predict every way to store and every order, those of rank 0, best first.
 
-    Parameters
-    ----------
-    model : Model
-        Calibrated on this kind of node.
-    orders : mapping of (store, order name) to ndarray
-        Of rank 0.
-    alone_us : mapping of str to float
-        Attention alone of each build.
-    times : mapping of str to TileTimes
-        Of each build.
-    ctas : int
-        One for each SM.
-    sm_clock_mhz : float
-        Clock at which attention runs; the link does not follow it.
-
-    Notes
-    -----
-    The residual is the difference of two predictions, to the peer and all local, so what both have in common does not enter.
+    `alone_us` and `times` are of each build; `sm_clock_mhz` is the clock at which attention runs, which the link does not follow. The
+    residual is the difference of two predictions, to the peer and all local, so what both have in common does not enter.
     """
     from xstage_bench.model.tasks.predict import predict_tasks_all
 
@@ -198,13 +159,9 @@ def drain_us(model: Model, tasks: TaskSchedule) -> float:
 
 
 def add_forecasts(document: dict[str, Any], model: Model) -> None:
-    """Give every row of a document of `ulysses.run` its ``forecast``, every way to store and order, best first, and what the least is
-    that doing the All-to-All afterwards costs, ``predicted_serial_us``; and the document its ``forecast_notes``; plain data.
-
-    Raises
-    ------
-    DataError
-        The document is of a version that did not record when SMs end.
+    """Give every row of a document of `ulysses.run` its ``forecast``, every way to store and order, best first, and what the least is that
+    doing the All-to-All afterwards costs, ``predicted_serial_us``; and the document its ``forecast_notes``; plain data. `DataError`: the
+    document is of a version that did not record when SMs end.
     """
     from xstage_bench.model.tasks.costs import find_costs, notes_of, reference_costs
 
@@ -212,14 +169,14 @@ def add_forecasts(document: dict[str, Any], model: Model) -> None:
         if any("late_us" not in facts["compute"] for facts in row["tiles"].values()):
             raise DataError(f"{row['shape']}: the document does not say when its SMs end (late_us)", "record it anew: xstage fused ulysses")
         problem = Problem(row["heads"], row["kv_heads"], row["head_dim"], row["seq"], row["sp"], row["shape"])
-        builds = {store: Build(**fields) for store, fields in row["builds"].items()}
+        builds = {store: AttentionBuild(**fields) for store, fields in row["builds"].items()}
         names = {name.split()[2] for name in row["times_us"] if name.startswith("fused ") and len(name.split()) == 3}
         orders = {
-            (store, name): ORDERS[name](problem.local_heads, problem.seq, build.tile_rows, problem.ranks, 0, row["sms"])
+            (store, name): tiles_of(name, problem.local_heads, problem.seq, build.tile_rows, problem.ranks, 0)
             for store, build in builds.items()
             for name in sorted(names)
         }
-        times = {store: TileTimes(**facts["compute"]) for store, facts in row["tiles"].items()}
+        times = {store: AttentionTileTimes(**facts["compute"]) for store, facts in row["tiles"].items()}
         alone = {store: row["times_us"][alone_of(store)]["value"] for store in builds}
         clock = max((gpu["sm_clock_mhz"] or 0 for gpu in row["clocks"] or ()), default=0) or model.sm_clock_mhz
         store, name = next(iter(orders))

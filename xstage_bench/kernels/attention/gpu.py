@@ -1,4 +1,4 @@
-"""One GPU of a fused measurement: plain memory that peers may write, the small kernels beside the attention, events and streams."""
+"""One GPU of a fused attention: the small kernels beside the attention."""
 
 from __future__ import annotations
 
@@ -7,42 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import HOPPER
-from xstage_bench.device.cuda.gpu import CudaGpu, LoadedKernel
-from xstage_bench.errors import WaivedError
-from xstage_bench.kernels.attention.attention import Build
 from xstage_bench.kernels.attention.check import CHECK_SUMS, Verdict, check_plan, verdict
 from xstage_bench.kernels.attention.problem import Problem
+from xstage_bench.kernels.gpu import POISON_BYTE, TIMEOUT_NS, PeerGpu
 
 _COPY_THREADS = 512
-_TIMEOUT_NS = 2_000_000_000
-POISON_BYTE = 0xFF  # two of them are a bf16 NaN, which no result is
 
 
-class Gpu(CudaGpu):
-    """Memory, two streams and loaded kernels of one GPU."""
+class AttentionGpu(PeerGpu):
+    """Two streams and the loaded kernels of one GPU."""
 
     def __init__(self, device: int) -> None:
         super().__init__(device)
         checks = ("attention_fill", "attention_census", "attention_check_64", "attention_check_128")
         self._kernels = self.load("transfer.cu", {"copy_pieces": 0, "meet": 0}) | self.load("attention_check.cu", dict.fromkeys(checks, 0))
-        self._attention: dict[Build, LoadedKernel] = {}
-        self.stream, self.side_stream = self.new_stream(), self.new_stream()
+        self.side_stream = self.new_stream()
         self.zeroed(4, "late")
-
-    def prepare(self, build: Build) -> None:
-        """Load the attention kernel of a build; nothing happens when it is loaded already."""
-        if self.capability != (9, 0):
-            found = "GPU {} has compute capability {}.{}".format(self.index, *self.capability)
-            raise WaivedError(f"{found}: the attention kernel needs 9.0", "run on an H100, H200 or GH200")
-        if build not in self._attention:
-            shared = {"attention": build.shared_bytes}
-            self._attention[build] = self.load("attention.cu", shared, build.defines(), arch=HOPPER)["attention"]
-
-    def attend(self, build: Build, plan: NDArray[Any], blocks: int | None = None) -> None:
-        """Queue a prepared attention with a `PLAN` of one element, by so many CTAs (default one for each SM), never more than tiles."""
-        blocks = min(self.sms if blocks is None else blocks, int(plan["tiles"][0]))
-        self.launch(self._attention[build], (blocks,), build.threads, (plan,), stream=self.stream.ptr)
 
     def normal(self, elements: int, seed: int) -> int:
         """Address of so many normal deviates in bf16; an even number."""
@@ -74,19 +54,13 @@ class Gpu(CudaGpu):
         """Queue the copies of an uploaded piece table (address, count)."""
         address, count = pieces
         if count:
-            arguments = (np.uint64(address), np.uint32(count), np.uint32(epoch), np.uint64(_TIMEOUT_NS), self.at("late"))
+            arguments = (np.uint64(address), np.uint32(count), np.uint32(epoch), np.uint64(TIMEOUT_NS), self.at("late"))
             self.launch(self._kernels["copy_pieces"], (min(count, blocks or self.sms),), _COPY_THREADS, arguments, stream=stream.ptr)
 
     def meet(self, mail: int, rank: int, ranks: int, go: int, turn: int) -> None:
         """Queue the wait for the host and the other ranks."""
-        arguments = (np.uint64(mail), np.uint32(rank), np.uint32(ranks), np.uint64(go), np.uint32(turn), np.uint64(_TIMEOUT_NS))
+        arguments = (np.uint64(mail), np.uint32(rank), np.uint32(ranks), np.uint64(go), np.uint32(turn), np.uint64(TIMEOUT_NS))
         self.launch(self._kernels["meet"], (1,), 1, (*arguments, self.at("late")), stream=self.stream.ptr)
-
-    def event(self, stream: Any = None) -> Any:
-        """Record a new event on a stream; the main one by default."""
-        event = self.new_event()
-        event.record(stream or self.stream)
-        return event
 
     def was_late(self) -> bool:
         """Whether a wait inside a kernel ended by its time-out since this was last asked."""

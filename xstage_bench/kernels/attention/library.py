@@ -6,16 +6,13 @@ from typing import Any
 
 from xstage_bench.errors import WaivedError
 from xstage_bench.kernels.attention.rig import Rig
-from xstage_bench.kernels.attention.variants import Variant
+from xstage_bench.kernels.attention.variants import AttentionVariant
 
 
-def cudnn(rig: Rig) -> Variant:
+def cudnn(rig: Rig) -> AttentionVariant:
     """Scaled dot-product attention of the same shape and kind of inputs on every rank's GPU and stream.
 
-    Raises
-    ------
-    WaivedError
-        PyTorch is not installed, or its cuDNN refuses the shape.
+    `WaivedError`: PyTorch is not installed, or its cuDNN refuses the shape.
     """
     try:
         import torch
@@ -45,4 +42,4 @@ def cudnn(rig: Rig) -> Variant:
         queue()
     except RuntimeError as error:
         raise WaivedError(f"cuDNN refuses {p.local_heads} heads x {p.seq} x {p.head_dim}: {error}", "compare with another shape") from None
-    return Variant("cudnn", queue, delivers=False)
+    return AttentionVariant("cudnn", queue, delivers=False)

@@ -9,23 +9,18 @@ from numpy.typing import NDArray
 
 from xstage_bench.device.cuda.gpu import pinned
 from xstage_bench.errors import XStageError
-from xstage_bench.kernels.attention.gpu import Gpu
-from xstage_bench.kernels.attention.variants import Variant
+from xstage_bench.kernels.attention.gpu import AttentionGpu
+from xstage_bench.kernels.attention.variants import AttentionVariant
+from xstage_bench.kernels.spread import in_turn
 
 #: Rounds there and back begin after so long: of a GPU that comes from idleness, power does not limit the clocks yet.
 WARM_UP_S = 0.3
 
 
 class Gate:
-    """Lets all ranks go at once, after the host has queued everything: no launch is part of what is timed.
+    """Lets all ranks go at once, after the host has queued everything: no launch is part of what is timed."""
 
-    Parameters
-    ----------
-    gpus : sequence of Gpu
-        One for each rank.
-    """
-
-    def __init__(self, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, gpus: Sequence[AttentionGpu]) -> None:
         self._gpus = list(gpus)
         self._go = pinned(1, np.uint32)
         self._go[0] = 0
@@ -36,13 +31,10 @@ class Gate:
     def __len__(self) -> int:
         return len(self._gpus)
 
-    def time_us(self, variant: Variant) -> NDArray[np.float64]:
+    def time_us(self, variant: AttentionVariant) -> NDArray[np.float64]:
         """Queue a variant behind the gate, open it, and return the time of each rank.
 
-        Raises
-        ------
-        XStageError
-            A wait inside a kernel ended by its time-out.
+        `XStageError`: a wait inside a kernel ended by its time-out.
         """
         self._turn += 1
         for rank, gpu in enumerate(self._gpus):
@@ -60,39 +52,29 @@ class Gate:
 
 
 def interleave(
-    gate: Gate, variants: Sequence[Variant], rng: np.random.Generator, *, seconds: float, rounds: tuple[int, int], back: bool = False
+    gate: Gate,
+    variants: Sequence[AttentionVariant],
+    rng: np.random.Generator,
+    *,
+    seconds: float,
+    rounds: tuple[int, int],
+    back: bool = False,
 ) -> dict[str, NDArray[np.float64]]:
-    """Time all variants in each of several rounds.
+    """Time all variants in each of several rounds, the fewest and the most, about so many seconds in all.
 
-    Parameters
-    ----------
-    seconds : float
-        About how long all rounds shall take together.
-    rounds : tuple of int
-        The fewest and the most.
-    back : bool
-        Whether a round is executed a second time in the reverse order, A F F A: in the means of both times a clock that drifts evenly
-        over the round has moved every variant alike.
-
-    Returns
-    -------
-    dict of str to ndarray, shape (rounds, ranks)
-        Microseconds, by the variants' names; there and back, means of the two.
+    `back`: a round is executed a second time in the reverse order, A F F A: in the means of both times a clock that drifts evenly over the
+    round has moved every variant alike. Returns microseconds, shape (rounds, ranks), by the variants' names.
     """
     # What is connected or allocated on first use is not timed; what this takes says how many rounds there is time for.
     warmed_s, once_s = 0.0, 0.0
     while not once_s or (back and warmed_s < WARM_UP_S):
         once_s = sum(float(gate.time_us(variant).max()) for variant in variants) / 1e6
         warmed_s += once_s
-    passes = 2 if back else 1
-    count = int(min(max(seconds / (passes * once_s), rounds[0]), rounds[1]))
-    times = {v.name: np.zeros((count, passes, len(gate))) for v in variants}
-    for number in range(count):
-        order = rng.permutation(len(variants))
-        for turn in range(passes):
-            for i in order[:: -1 if turn else 1]:
-                times[variants[i].name][number, turn] = gate.time_us(variants[i])
-    return {name: rows.mean(axis=1) for name, rows in times.items()}
+    count = int(min(max(seconds / ((2 if back else 1) * once_s), rounds[0]), rounds[1]))
+    times: dict[str, list[NDArray[np.float64]]] = {variant.name: [] for variant in variants}
+    for _, variant in in_turn(variants, count, rng, back=back):
+        times[variant.name].append(gate.time_us(variant))
+    return {name: np.reshape(us, (count, -1, len(gate))).mean(axis=1) for name, us in times.items()}
 
 
 def slowest(times: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:

@@ -7,6 +7,7 @@ After the first All-to-All every rank has all rows of some heads; after the last
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from xstage_bench.errors import UsageError
 from xstage_bench.kernels.attention.attention import MAX_OWNERS
@@ -16,24 +17,9 @@ BF16_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Heads, rows and ranks.
+    """Heads, rows and ranks; the heads are those of the whole group, and ranks beyond the number of key heads share one.
 
-    Parameters
-    ----------
-    heads, kv_heads : int
-        Of the whole group. Ranks beyond the number of key heads share one.
-    head_dim : int
-    seq : int
-        Rows.
-    ranks : int
-        Degree of sequence parallelism.
-    name : str
-        Of the shape.
-
-    Raises
-    ------
-    UsageError
-        Heads that cannot be dealt to the ranks, or more ranks than the kernel addresses.
+    `UsageError`: heads that cannot be dealt to the ranks, or more ranks than the kernel addresses.
     """
 
     heads: int
@@ -53,6 +39,18 @@ class Problem:
             raise UsageError(f"{self.heads} heads cannot be dealt to {self.ranks} ranks", f"use --sp {', '.join(map(str, fits))}")
         if self.heads % self.kv_heads or (self.kv_heads % self.ranks and self.ranks % self.kv_heads):
             raise UsageError(f"{self.kv_heads} key heads for {self.heads} heads on {self.ranks} ranks", "they must divide each other")
+
+    @property
+    def case(self) -> dict[str, Any]:
+        """What tells the rows of a document apart."""
+        return {
+            "shape": self.name,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "seq": self.seq,
+            "sp": self.ranks,
+        }
 
     @property
     def local_heads(self) -> int:
@@ -92,12 +90,8 @@ class Problem:
 class Placing:
     """Which GPU each computing rank has, and where each owner's rows lie.
 
-    Parameters
-    ----------
-    problem : Problem
-    devices : tuple of int
-        GPU of ranks 0, 1, ...: all of them, or the first two of an emulated group. Then every other rank's rows lie on the peer GPU, apart
-        for each sender: what a sender does is what it would do in a group of that many GPUs, what a receiver does is not.
+    `devices` are the GPUs of ranks 0, 1, ...: all of them, or the first two of an emulated group. Then every other rank's rows lie on the
+    peer GPU, apart for each sender: what a sender does is what it would do in a group of that many GPUs, what a receiver does is not.
     """
 
     problem: Problem
@@ -106,7 +100,7 @@ class Placing:
     def __post_init__(self) -> None:
         if len(self.devices) != self.problem.ranks and (len(self.devices) != 2 or self.problem.ranks < 2):
             raise UsageError(
-                f"{self.problem.ranks} ranks on {len(self.devices)} GPUs", "give as many GPUs as ranks, or two for an emulated group"
+                f"{self.problem.ranks} ranks on {len(self.devices)} GPUs", "as many GPUs as ranks, or two for an emulated group"
             )
 
     @property

@@ -7,33 +7,26 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.kernels.attention.attention import Build
+from xstage_bench.kernels.attention.attention import AttentionBuild
 from xstage_bench.kernels.attention.check import Verdict
-from xstage_bench.kernels.attention.gpu import Gpu
-from xstage_bench.kernels.attention.plans import aim_local, aim_owners, plan_inputs
+from xstage_bench.kernels.attention.gpu import AttentionGpu
+from xstage_bench.kernels.attention.plans import plan_of
 from xstage_bench.kernels.attention.problem import BF16_BYTES, Placing
-from xstage_bench.kernels.attention.tile_order import ORDERS
-from xstage_bench.kernels.tensor_map import rows_of_heads
+from xstage_bench.kernels.attention.tile_order import tiles_of
 
 #: Rows before and after every output that nobody may touch.
 GUARD_ROWS = 4
 
 
 class Rig:
-    """Inputs and outputs of one problem on its GPUs; `close` gives the memory back.
+    """Inputs, which differ between ranks, and outputs of one problem on its GPUs; `close` gives the memory back.
 
-    Parameters
-    ----------
-    gpus : dict of int to Gpu
-        By device index; they outlive the rig, so that kernels are loaded once.
-    placing : Placing
-    seed : int
-        Of the inputs, which differ between ranks.
+    The GPUs, by device index, outlive the rig, so that kernels are loaded once.
     """
 
-    def __init__(self, gpus: dict[int, Gpu], placing: Placing, seed: int) -> None:
+    def __init__(self, gpus: dict[int, AttentionGpu], placing: Placing, seed: int) -> None:
         self.placing, self.problem, self._gpus = placing, placing.problem, gpus
-        self._taken: list[tuple[Gpu, int]] = []
+        self._taken: list[tuple[AttentionGpu, int]] = []
         p = self.problem
         self.gpus = [gpus[d] for d in placing.devices]
         rows = {"q": p.local_heads, "k": p.local_kv_heads, "v": p.local_kv_heads}
@@ -46,17 +39,17 @@ class Rig:
         ]
         self.local = [self.take(gpu, p.seq * p.row_bytes) for gpu in self.gpus]
         self._guard = GUARD_ROWS * p.ranks * p.row_bytes
-        self._regions: dict[tuple[int, int], tuple[Gpu, int, int]] = {}
+        self._regions: dict[tuple[int, int], tuple[AttentionGpu, int, int]] = {}
         for key, device in placing.regions().items():
             size = p.rows_of(key[1]) * p.ranks * p.row_bytes + 2 * self._guard
             self._regions[key] = (gpus[device], self.take(gpus[device], size), size)
-        self._orders: dict[tuple[int, str, int, int], tuple[int, NDArray[np.uint32]]] = {}
+        self._orders: dict[tuple[int, str, int], tuple[int, NDArray[np.uint32]]] = {}
 
-    def take(self, gpu: Gpu, size: int) -> int:
+    def take(self, gpu: AttentionGpu, size: int) -> int:
         """Return new memory that lives as long as this rig."""
         return self._keep(gpu, gpu.zeroed(size))
 
-    def upload(self, gpu: Gpu, array: NDArray[np.void]) -> tuple[int, int]:
+    def upload(self, gpu: AttentionGpu, array: NDArray[np.void]) -> tuple[int, int]:
         """Address and number of entries of a table that lives as long as this rig."""
         return self._keep(gpu, gpu.uploaded(array)), array.size
 
@@ -68,35 +61,31 @@ class Rig:
             if self.problem.rows_of(owner)
         }
 
-    def order(self, rank: int, name: str, build: Build, ctas: int) -> tuple[tuple[int, int], NDArray[np.uint32]]:
-        """Return a tile order on the GPU (address, tiles) and here."""
-        key = (rank, name, build.tile_rows, ctas)
+    def order(self, rank: int, name: str, build: AttentionBuild) -> tuple[int, NDArray[np.uint32]]:
+        """Return a tile order: its address on the GPU, and its words."""
+        key = (rank, name, build.tile_rows)
         if key not in self._orders:
             p = self.problem
-            words = ORDERS[name](p.local_heads, p.seq, build.tile_rows, p.ranks, rank, ctas)
+            words = tiles_of(name, p.local_heads, p.seq, build.tile_rows, p.ranks, rank)
             self._orders[key] = (self._keep(self.gpus[rank], self.gpus[rank].uploaded(words)), words)
-        address, words = self._orders[key]
-        return (address, words.size), words
+        return self._orders[key]
 
-    def plan_local(self, rank: int, build: Build, order: str, ctas: int) -> NDArray[np.void]:
+    def plan_local(self, rank: int, build: AttentionBuild, order: str) -> NDArray[np.void]:
         """Return the plan of attention alone: everything stays with this rank, without the other ranks' heads between."""
-        return aim_local(self._plan(rank, build, order, ctas), self.problem, self.local[rank], rows_of_heads)
+        address, words = self.order(rank, order, build)
+        return plan_of(self.problem, build, self.inputs[rank], (address, words.size), {0: self.local[rank]})
 
-    def plan_owners(self, rank: int, build: Build, order: str, ctas: int, addresses: dict[int, int]) -> NDArray[np.void]:
-        """Return the plan that sends every row to the address of its owner."""
-        return aim_owners(self._plan(rank, build, order, ctas), self.problem, rank, addresses, rows_of_heads)
-
-    def _plan(self, rank: int, build: Build, order: str, ctas: int) -> NDArray[np.void]:
-        return plan_inputs(self.problem, build, self.inputs[rank], self.order(rank, order, build, ctas)[0], rows_of_heads)
+    def plan_owners(self, rank: int, build: AttentionBuild, order: str, addresses: dict[int, int] | None = None) -> NDArray[np.void]:
+        """Return the plan that sends every row to its owner, or to these addresses."""
+        address, words = self.order(rank, order, build)
+        out = self.owners(rank) if addresses is None else addresses
+        return plan_of(self.problem, build, self.inputs[rank], (address, words.size), out, rank)
 
     def verify(self, run: Callable[[], None]) -> dict[str, object]:
         """Poison every owner's rows, execute, and compare what arrived with the reference.
 
-        Returns
-        -------
-        dict
-            ``ranks``, a `Verdict` of each; ``unwritten``, poison left where a rank computed; ``stray``, poison gone elsewhere; ``late``,
-            whether a kernel waited in vain.
+        ``ranks``, a `Verdict` of each; ``unwritten``, poison left where a rank computed; ``stray``, poison gone elsewhere; ``late``,
+        whether a kernel waited in vain.
         """
         p = self.problem
         for gpu, address, size in self._regions.values():
@@ -120,6 +109,6 @@ class Rig:
             gpu.free(address)
         self._taken.clear()
 
-    def _keep(self, gpu: Gpu, address: int) -> int:
+    def _keep(self, gpu: AttentionGpu, address: int) -> int:
         self._taken.append((gpu, address))
         return address

@@ -13,14 +13,14 @@ from typing import Any
 
 from xstage_bench.device.cuda.gpu import gpu_count, load_eagerly
 from xstage_bench.errors import UsageError, WaivedError, XStageError
-from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.kernels.attention.attention import ALONE, FLAGS, STORES, TUNED, Flags, Store, alone_of, best_build
 from xstage_bench.kernels.attention.document import SCHEMA_VERSION
 from xstage_bench.kernels.attention.problem import Placing, Problem
 from xstage_bench.kernels.attention.shapes import heads_named, known_heads
 from xstage_bench.kernels.attention.tile_facts import tile_facts
 from xstage_bench.kernels.attention.tile_order import ORDERS
-from xstage_bench.kernels.session import results
+from xstage_bench.kernels.session import recorded
+from xstage_bench.kernels.spread import spread
 from xstage_bench.machine.environment import link_error_deltas, package_versions, snapshot
 from xstage_bench.machine.gpus import tuned_document
 
@@ -35,69 +35,47 @@ class Effort:
     """What is timed of a case, by how long its attention takes: of hundreds of milliseconds nobody sees a tile order."""
 
     below_s: float
-    stores: tuple[Store, ...]
-    orders: tuple[str, ...]
-    flags: tuple[Flags, ...]
-    copying_sms: tuple[int, ...]
-    copy_engine: bool
-    graph: bool
     rounds: int
+    stores: tuple[Store, ...] = STORES[:1]
+    orders: tuple[str, ...] = (FLAGGED,)
+    flags: tuple[Flags, ...] = ()
+    copying_sms: tuple[int, ...] = ()
+    copy_engine: bool = False
+    graph: bool = False
 
 
 EFFORTS = (
-    Effort(2e-3, STORES, tuple(ORDERS), FLAGS[1:], (4, 8), True, True, 7),
-    Effort(25e-3, STORES, (FLAGGED,), ("shard",), (4,), True, True, 6),
-    Effort(float("inf"), STORES[:1], (FLAGGED,), ("shard",), (), False, False, 3),
+    Effort(2e-3, 7, STORES, tuple(ORDERS), FLAGS[1:], (4, 8), copy_engine=True, graph=True),
+    Effort(25e-3, 6, STORES, flags=("shard",), copying_sms=(4,), copy_engine=True, graph=True),
+    Effort(float("inf"), 3, flags=("shard",)),
 )
 #: Of rounds there and back. What draws less power than the attention lets the clocks rise for what comes next, so nothing else is timed.
-PAIR = Effort(float("inf"), STORES[:1], (FLAGGED,), (), (), False, False, 12)
+PAIR = Effort(float("inf"), 12)
 #: For `Effort` only, never shown: about what attention reaches.
 _FLOP_PER_S = 600e12
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One shape, sequence length and degree of parallelism."""
+def cases_of(shapes: Sequence[str], degrees: Sequence[int], seqs: Sequence[int] = ()) -> tuple[list[Problem], list[str]]:
+    """Return the problems of some shapes, all of them if none is named, and what was left out because its heads cannot be dealt.
 
-    shape: str
-    heads: int
-    kv_heads: int
-    head_dim: int
-    seq: int
-    sp: int
-
-    def problem(self) -> Problem:
-        """Return the problem; `UsageError` where heads cannot be dealt."""
-        return Problem(self.heads, self.kv_heads, self.head_dim, self.seq, self.sp, self.shape)
-
-
-def cases_of(shapes: Sequence[str], degrees: Sequence[int], seqs: Sequence[int] = ()) -> tuple[list[Case], list[str]]:
-    """Return the cases of some shapes, all of them if none is named, and what was left out because its heads cannot be dealt.
-
-    Raises
-    ------
-    UsageError
-        No such shape, or nothing is left.
+    `UsageError`: no such shape, or nothing is left.
     """
-    cases: dict[Case, None] = {}
+    cases: dict[Problem, None] = {}
     left_out = []
     for one in [one for name in shapes or known_heads() for one in heads_named(name)]:
         for seq in seqs or (one.seq,):
             for sp in degrees:
-                case = Case(one.name, one.heads, one.kv_heads, one.head_dim, seq, sp)
                 try:
-                    case.problem()
+                    cases[Problem(one.heads, one.kv_heads, one.head_dim, seq, sp, one.name)] = None
                 except UsageError as error:
                     left_out.append(f"{one.name} on {sp} ranks: {error.message}")
-                else:
-                    cases[case] = None
     if not cases:
         raise UsageError("; ".join(left_out), "another --sp or --shape")
     return list(cases), left_out
 
 
 def run(
-    cases: Sequence[Case],
+    cases: Sequence[Problem],
     *,
     seconds_per_case: float,
     seed: int,
@@ -107,23 +85,9 @@ def run(
 ) -> dict[str, Any]:
     """Measure every case on the first GPUs of this machine and return the document of docs/ulysses.md.
 
-    Parameters
-    ----------
-    cases : sequence of Case
-    seconds_per_case : float
-        Of timing; the fewest rounds of an `Effort` are taken however long they last.
-    seed : int
-        Of inputs and order.
-    pairs : bool
-        Whether only attention alone and fused are timed, in rounds there and back: for long rows, whose clocks wander.
-    say : callable
-        Told what is under way.
-    keep : callable
-        Given the document so far after each case: a kill then loses one case.
-
-    Notes
-    -----
-    Rows that were measured before the process died are kept; ``failed`` says what is missing.
+    Of each case, the fewest rounds of an `Effort` are taken however long they last. `pairs`: only attention alone and fused are timed, in
+    rounds there and back: for long rows, whose clocks wander. `say` is told what is under way, and `keep` is given the document so far
+    after each case: a kill then loses one case. Rows that were measured before the process died are kept; ``failed`` says what is missing.
     """
     before = snapshot()
     document: dict[str, Any] = {
@@ -142,18 +106,14 @@ def run(
         "failed": {},
         "rows": [],
     }
-    kernels: list[Kernel] = []
-    job = {"cases": [asdict(case) for case in cases], "seconds": seconds_per_case, "seed": seed, "pairs": pairs}
+    job = {"cases": list(cases), "seconds": seconds_per_case, "seed": seed, "pairs": pairs}
     try:
-        for kind, value in results(measure, job):
+        for kind, value in recorded(measure, job, document):
             if kind == "facts":
                 document |= value
                 document["tuned"] = tuned_document([gpu["name"] for gpu in value["gpus"]], TUNED)
                 if document["tuned"]["note"] is not None:
                     say(f"note: {document['tuned']['note']}")
-            elif kind == "kernels":
-                kernels = merged(kernels, value)
-                document[kind] = plain(kernels)
             elif kind == "row":
                 document["rows"].append(value)
                 keep(document)
@@ -177,17 +137,16 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
     import numpy as np
 
     from xstage_bench.device.cuda.compile import sources_hash
-    from xstage_bench.kernels.attention.gpu import Gpu
+    from xstage_bench.kernels.attention.gpu import AttentionGpu
     from xstage_bench.kernels.attention.measure import Gate
     from xstage_bench.kernels.nccl import Nccl
 
     count = gpu_count()
     if count < 2:
         raise WaivedError(f"{count} GPU here, and an All-to-All needs two", "run on a node with two GPUs of sm_90")
-    cases = [Case(**c) for c in job["cases"]]
-    real = {case.sp for case in cases if case.sp <= count}
+    real = {case.ranks for case in job["cases"] if case.ranks <= count}
     devices = tuple(range(max([2, *real])))
-    gpus = {d: Gpu(d) for d in devices}
+    gpus = {device: AttentionGpu(device) for device in devices}
     for gpu in gpus.values():
         gpu.reach(devices)
     nccl: dict[int, Nccl] = {}
@@ -204,46 +163,41 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
         return nccl[ranks]
 
     two = communicators(2)
-    version = two and two.version
-    send(
-        "facts",
-        {"gpus": [{"index": d, "name": g.name, "sms": g.sms} for d, g in gpus.items()], "nccl": version, "cuda_sources": sources_hash()},
-    )
+    seen = [{"index": gpu.index, "name": gpu.name, "sms": gpu.sms} for gpu in gpus.values()]
+    send("facts", {"gpus": seen, "nccl": two and two.version, "cuda_sources": sources_hash()})
     rng = np.random.default_rng(job["seed"])
-    for case in cases:
-        used = devices[: case.sp] if case.sp in real else devices[:2]
-        placing = Placing(case.problem(), used)
+    for case in job["cases"]:
+        used = devices[: case.ranks] if case.ranks in real else devices[:2]
+        placing = Placing(case, used)
         gate = Gate([gpus[d] for d in used])
-        send("note", f"{case.shape}, {case.seq} rows, {case.heads} heads, SP{case.sp}" + (" emulated" if placing.emulated else ""))
+        send("note", f"{case.name}, {case.seq} rows, {case.heads} heads, SP{case.ranks}" + (" emulated" if placing.emulated else ""))
         try:
-            send("row", measure_case(case, placing, gpus, gate, communicators(len(used)), rng, job))
+            send("row", measure_case(placing, gpus, gate, communicators(len(used)), rng, job))
         except XStageError as error:  # of this case alone; what CUDA reports spoils the process and ends it
-            send("failed", (f"{case.shape}, {case.seq} rows, SP{case.sp}", error.message))
+            send("failed", (f"{case.name}, {case.seq} rows, SP{case.ranks}", error.message))
 
 
-def measure_case(case: Case, placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, rng: Any, job: dict[str, Any]) -> dict[str, Any]:
+def measure_case(placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, rng: Any, job: dict[str, Any]) -> dict[str, Any]:
     """Check and time one case, and return its row; without `nccl` (a communicator) its variants are missing."""
     from xstage_bench.kernels.attention.measure import interleave, slowest
     from xstage_bench.kernels.attention.rig import Rig
     from xstage_bench.kernels.attention.variants import stamped
-    from xstage_bench.kernels.spread import spread
 
     problem = placing.problem
     sms = min(gpu.sms for gpu in gpus.values())
     effort = PAIR if job["pairs"] else next(e for e in EFFORTS if problem.flops / _FLOP_PER_S < e.below_s)
-    builds = {store: best_build(case.head_dim, store, case.seq, problem.local_heads, sms) for store in effort.stores}
+    builds = {store: best_build(problem.head_dim, store, problem.seq, problem.local_heads, sms) for store in effort.stores}
     rig = Rig(gpus, placing, job["seed"])
     try:
-        chosen, missing = (_pair(rig, builds), {}) if job["pairs"] else _variants(rig, builds, nccl, effort)
+        chosen, missing = _variants(rig, builds, nccl, effort)
         checked = {v.name: _outcome(rig.verify(v.queue)) for v in chosen if v.delivers}
-        timed = interleave(gate, chosen, rng, seconds=job["seconds"], rounds=(effort.rounds, MAX_ROUNDS), back=job["pairs"])
-        times = slowest(timed)
+        times = slowest(interleave(gate, chosen, rng, seconds=job["seconds"], rounds=(effort.rounds, MAX_ROUNDS), back=job["pairs"]))
         clocks = _clocks()
         stamps = {store: (stamped(rig, build, None), stamped(rig, build, FLAGGED)) for store, build in builds.items()}
     finally:
         rig.close()
     return {
-        **asdict(case),
+        **problem.case,
         "emulated": placing.emulated,
         "ranks_measured": len(placing.devices),
         "sms": sms,
@@ -260,18 +214,14 @@ def measure_case(case: Case, placing: Placing, gpus: dict[int, Any], gate: Any, 
     }
 
 
-def _pair(rig: Any, builds: dict[Any, Any]) -> list[Any]:
-    from xstage_bench.kernels.attention import variants
-
-    return [variants.alone(rig, builds[STORES[0]]), variants.fused(rig, builds[STORES[0]], FLAGGED)]
-
-
 def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, effort: Effort) -> tuple[list[Any], dict[str, str]]:
     """Return what is timed against each other, and the reasons for what is not."""
     from xstage_bench.kernels.attention import variants
     from xstage_bench.kernels.attention.library import cudnn
 
     plain = builds[STORES[0]]
+    if effort is PAIR:
+        return [variants.alone(rig, plain), variants.fused(rig, plain, FLAGGED)], {}
     chosen: list[Any] = [
         *(replace(variants.alone(rig, build), name=alone_of(store)) for store, build in builds.items()),
         replace(variants.alone(rig, plain), name=AGAIN),

@@ -22,14 +22,10 @@ CASE = ("shape", "heads", "kv_heads", "head_dim", "seq", "sp")
 
 
 def summarise(document: Mapping[str, Any], pairs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return ``{"rows": [...]}`` of a document of `ulysses.run`; the keys that DESIGN.md fixes, and some more.
+    """Return ``{"rows": [...]}`` of a document of `ulysses.run`; scripts read its keys.
 
-    Parameters
-    ----------
-    document : mapping
-    pairs : mapping, optional
-        A document of pairs. Where a case is in it with the variants that count, what fusing costs is taken from it: ``fused_over_alone``,
-        ``measured_residual_us`` and the measured stalls. Times, and everything that has a serial way in it, are the other document's.
+    `pairs` is a document of pairs. Where a case is in it with the variants that count, what fusing costs is taken from it:
+    ``fused_over_alone``, ``measured_residual_us`` and the measured stalls. Times, and all that has a serial way in it, are the other one's.
     """
     again = {tuple(row[k] for k in CASE): row for row in (pairs or {}).get("rows", ())}
     return {"rows": [_row(row, again.get(tuple(row[k] for k in CASE))) for row in document["rows"]]}

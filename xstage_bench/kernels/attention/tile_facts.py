@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.kernels.attention.forecast import TileTimes
+from xstage_bench.kernels.attention.forecast import AttentionTileTimes
 
 #: Of one SM, in a time line.
 TILES_SHOWN = 12
@@ -18,18 +18,16 @@ _QUANTILES = (0, 10, 50, 90, 100)
 def tile_facts(alone: NDArray[np.void], sent: NDArray[np.void], ctas: int) -> dict[str, Any]:
     """Return plain data from the `STAMP`s, shape (tiles, consumers), of a launch that sends nothing and of one that sends.
 
-    Returns
-    -------
-    dict
-        ``compute``: `TileTimes` of the first; ``store_ns``: quantiles of the time from computed to stored of a warpgroup; ``time_line``: of
-        the SM with the most time in its stores, ``[begin, computed, stored]`` in ns after the launch's first tile began, by warpgroup.
+    ``compute``: `AttentionTileTimes` of the first; ``store_ns``: quantiles of the time from computed to stored of a warpgroup;
+    ``time_line``: of the SM with the most time in its stores, ``[begin, computed, stored]`` in ns after the launch's first tile began, by
+    warpgroup.
     """
     store = {name: _store_ns(stamps) for name, stamps in (("alone", alone), ("fused", sent))}
     stalled = store["fused"].max(axis=1)
     per_sm = np.bincount(sent["smid"][:, 0], weights=stalled)
     busiest = int(np.argmax(per_sm))
     return {
-        "compute": asdict(TileTimes.of(alone, min(ctas, alone.shape[0]))),
+        "compute": asdict(AttentionTileTimes.of(alone, min(ctas, alone.shape[0]))),
         "quantiles": list(_QUANTILES),
         "store_ns": {name: np.percentile(ns, _QUANTILES).round().tolist() for name, ns in store.items()},
         "most_stored_ns_of_one_sm": float(per_sm[busiest]),

@@ -26,59 +26,45 @@ def owner_of_block(seq: int, tile_rows: int, ranks: int) -> NDArray[np.int64]:
     return np.arange(blocks_of(seq, tile_rows)) * tile_rows // -(-seq // ranks)
 
 
-def words(heads: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Encode tiles as the kernel reads them."""
-    if heads.size and (int(heads.max()) >= MAX_HEADS or int(blocks.max()) >= MAX_BLOCKS):
-        raise UsageError(f"{int(blocks.max()) + 1} tiles in a head", f"the kernel counts to {MAX_BLOCKS}; shorten the sequence")
-    return (heads.astype(np.uint32) << np.uint32(16)) | blocks.astype(np.uint32)
+def row_major(owner: NDArray[np.int64], ranks: int, rank: int) -> NDArray[np.int64]:
+    """Rows in order: all SMs send to one owner at a time."""
+    return np.arange(owner.size)
 
 
-def row_major(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, ctas: int) -> NDArray[np.uint32]:
-    """Head after head, rows in order: all SMs send to one owner at a time."""
-    blocks = blocks_of(seq, tile_rows)
-    tiles = np.arange(heads * blocks)
-    return words(tiles // blocks, tiles % blocks)
-
-
-def owner_interleaved(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, ctas: int) -> NDArray[np.uint32]:
-    """Within each head the owners take turns, so SMs that finish together send to different owners."""
-    return _by_turns(heads, _turns(owner_of_block(seq, tile_rows, ranks)))
-
-
-def rotated(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, ctas: int) -> NDArray[np.uint32]:
-    """Head after head, rows in order from the owner after this rank: the ranks never all send to the same one."""
-    owner = owner_of_block(seq, tile_rows, ranks)
-    return _by_turns(heads, np.argsort((owner - rank - 1) % ranks, kind="stable"))
-
-
-def local_between(heads: int, seq: int, tile_rows: int, ranks: int, rank: int, ctas: int) -> NDArray[np.uint32]:
-    """Each wave of `ctas` tiles has its share of local ones, spread over the SMs: fewer SMs store to the link at the same time."""
-    owner = owner_of_block(seq, tile_rows, ranks)
-    local, remote = np.flatnonzero(owner == rank), np.flatnonzero(owner != rank)
-    # Merge two kinds evenly: the k-th of n comes at (k + 1/2) / n.
-    at = np.concatenate([(np.arange(local.size) + 0.5) / max(local.size, 1), (np.arange(remote.size) + 0.5) / max(remote.size, 1)])
-    remote = remote[_turns(owner[remote])]
-    return _by_turns(heads, np.concatenate([local, remote])[np.argsort(at, kind="stable")])
-
-
-def _turns(owner: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Order in which the k-th tile of every owner comes before the k+1-st of any."""
+def owner_interleaved(owner: NDArray[np.int64], ranks: int, rank: int) -> NDArray[np.int64]:
+    """The owners take turns, so SMs that finish together send to different ones: every owner's k-th tile before any k+1-st."""
     rank_within = np.zeros(owner.size, dtype=np.int64)
     for r in np.unique(owner):
-        mine = owner == r
-        rank_within[mine] = np.arange(mine.sum())
+        rank_within[owner == r] = np.arange((owner == r).sum())
     return np.lexsort((owner, rank_within))
 
 
-def _by_turns(heads: int, blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
-    return words(np.repeat(np.arange(heads), blocks.size), np.tile(blocks, heads))
+def rotated(owner: NDArray[np.int64], ranks: int, rank: int) -> NDArray[np.int64]:
+    """Rows in order from the owner after this rank: the ranks never all send to the same one."""
+    return np.argsort((owner - rank - 1) % ranks, kind="stable")
 
 
-Order = Callable[[int, int, int, int, int, int], NDArray[np.uint32]]
-#: Every order by name. Arguments: heads of this rank, rows, rows of a tile, ranks, this rank, CTAs.
-ORDERS: dict[str, Order] = {
+def local_between(owner: NDArray[np.int64], ranks: int, rank: int) -> NDArray[np.int64]:
+    """Each wave of tiles has its share of local ones, spread over the SMs: fewer SMs store to the link at the same time."""
+    local, remote = np.flatnonzero(owner == rank), np.flatnonzero(owner != rank)
+    # Merge two kinds evenly: the k-th of n comes at (k + 1/2) / n.
+    at = np.concatenate([(np.arange(kind.size) + 0.5) / max(kind.size, 1) for kind in (local, remote)])
+    remote = remote[owner_interleaved(owner[remote], ranks, rank)]
+    return np.concatenate([local, remote])[np.argsort(at, kind="stable")]
+
+
+#: Every order by name: of a head's tiles, given the owner of each, the number of ranks, and this rank.
+ORDERS: dict[str, Callable[[NDArray[np.int64], int, int], NDArray[np.int64]]] = {
     "row-major": row_major,
     "owner-interleaved": owner_interleaved,
     "rotated": rotated,
     "local-between": local_between,
 }
+
+
+def tiles_of(name: str, heads: int, seq: int, tile_rows: int, ranks: int, rank: int) -> NDArray[np.uint32]:
+    """Return the tiles of a rank's heads, head after head, in this order, as the kernel reads them."""
+    blocks = ORDERS[name](owner_of_block(seq, tile_rows, ranks), ranks, rank).astype(np.uint32)
+    if blocks.size > MAX_BLOCKS or heads > MAX_HEADS:
+        raise UsageError(f"{blocks.size} tiles in a head", f"the kernel counts to {MAX_BLOCKS}; shorten the sequence")
+    return np.asarray(np.repeat(np.arange(heads, dtype=np.uint32) << np.uint32(16), blocks.size) | np.tile(blocks, heads))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.kernels.attention.attention import Build
+from xstage_bench.kernels.attention.attention import AttentionBuild
 from xstage_bench.kernels.attention.problem import BF16_BYTES, Placing, Problem
 from xstage_bench.kernels.attention.tile_order import blocks_of
 
@@ -45,18 +45,12 @@ def _strip(rows: int, row_bytes: int, source: tuple[int, int], destination: tupl
 
 
 def tiles_to_owners(
-    placing: Placing, build: Build, rank: int, order: NDArray[np.uint32], staged: int, addresses: Mapping[int, int], flags: int
+    placing: Placing, build: AttentionBuild, rank: int, order: NDArray[np.uint32], staged: int, addresses: Mapping[int, int], flags: int
 ) -> Pieces:
     """Copy each remote part of each tile, in the order in which they are computed, once its flag of this launch is set.
 
-    Parameters
-    ----------
-    staged : int
-        Where the attention stores rows for others, ``[rows, heads, head_dim]``.
-    addresses : mapping of int to int
-        Of each owner's rows.
-    flags : int
-        This rank's words at itself, one per tile.
+    `staged` is where the attention stores rows for others, ``[rows, heads, head_dim]``; `addresses` are those of each owner's rows, and
+    `flags` of this rank's words at itself, one per tile.
     """
     p = placing.problem
     width, pitch = p.head_dim * BF16_BYTES, p.ranks * p.row_bytes

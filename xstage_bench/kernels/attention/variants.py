@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.kernels.attention.attention import REPORT, STAMP, Build, Flags
-from xstage_bench.kernels.attention.gpu import Gpu
+from xstage_bench.kernels.attention.attention import REPORT, STAMP, AttentionBuild, Flags
+from xstage_bench.kernels.attention.gpu import AttentionGpu
 from xstage_bench.kernels.attention.plans import awaited, flag_words
 from xstage_bench.kernels.attention.rig import Rig
 from xstage_bench.kernels.attention.transfer import PIECE, received_to_place, staged_to_owner, tiles_to_owners
@@ -23,48 +23,40 @@ IN_ORDER = "row-major"
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """One way to do the work.
+class AttentionVariant:
+    """One way to do the work: `queue` queues it for every rank, and afterwards the rows are with their owners if it `delivers`.
 
-    Attributes
-    ----------
-    name : str
-    queue : callable
-        Queues it for every rank.
-    delivers : bool
-        Whether the rows are with their owners afterwards.
-    reports : tuple of (Gpu, int)
-        Where each rank's kernel says whether a flag came too late.
+    `reports`: where each rank's kernel says whether a flag came too late.
     """
 
     name: str
     queue: Callable[[], None]
     delivers: bool = True
-    reports: tuple[tuple[Gpu, int], ...] = ()
+    reports: tuple[tuple[AttentionGpu, int], ...] = ()
 
     def late(self) -> bool:
         """Whether a rank waited in vain for a flag in the last launch."""
         return any(bool(gpu.downloaded(address, REPORT)["timed_out"][0]) for gpu, address in self.reports)
 
 
-def alone(rig: Rig, build: Build) -> Variant:
+def alone(rig: Rig, build: AttentionBuild) -> AttentionVariant:
     """Attention whose result stays where it is: what everything is compared with."""
-    return Variant("alone", _attention(rig, build, [rig.plan_local(r, build, IN_ORDER, g.sms) for r, g in enumerate(rig.gpus)]), False)
+    plans = [rig.plan_local(rank, build, IN_ORDER) for rank in rig.placing.sources]
+    return AttentionVariant("alone", _attention(rig, build, plans), delivers=False)
 
 
-def fused(rig: Rig, build: Build, order: str, flags: Flags = "none") -> Variant:
+def fused(rig: Rig, build: AttentionBuild, order: str, flags: Flags = "none") -> AttentionVariant:
     """Each tile goes to the owners of its rows as soon as it is computed.
 
     With `flags`, the kernel of a rank ends when everything that others send it has arrived; without, when it has sent everything.
     """
     build = replace(build, flags=flags)
-    ctas = [min(g.sms, rig.order(r, order, build, g.sms)[0][1]) for r, g in enumerate(rig.gpus)]
-    plans = [rig.plan_owners(r, build, order, g.sms, rig.owners(r)) for r, g in enumerate(rig.gpus)]
+    plans = [rig.plan_owners(rank, build, order) for rank in rig.placing.sources]
     name = f"fused {build.store} {order}" + (f" {flags}" if flags != "none" else "")
     if flags == "none":
-        return Variant(name, _attention(rig, build, plans))
+        return AttentionVariant(name, _attention(rig, build, plans))
     p, placing = rig.problem, rig.placing
-    device = {gpu.index: gpu for gpu in rig.gpus}
+    device, ctas = {gpu.index: gpu for gpu in rig.gpus}, ctas_of(plans[0], rig.gpus[0].sms)
     words = {
         (s, o): rig.take(device[placing.device_of(s, o)], 4 * flag_words(p, build))
         for s in placing.sources
@@ -75,26 +67,20 @@ def fused(rig: Rig, build: Build, order: str, flags: Flags = "none") -> Variant:
     for rank, (gpu, plan) in enumerate(zip(rig.gpus, plans, strict=True)):
         for owner in range(p.ranks):
             plan["flags"][0, owner] = words.get((rank, owner), 0)
-        plan["waits"], plan["wait_count"] = rig.upload(gpu, awaited(placing, build, rank, ctas[0], words))
+        plan["waits"], plan["wait_count"] = rig.upload(gpu, awaited(placing, build, rank, ctas, words))
         plan["report"] = reports[rank]
-    return Variant(name, _attention(rig, build, plans), reports=tuple(zip(rig.gpus, reports, strict=True)))
+    return AttentionVariant(name, _attention(rig, build, plans), reports=tuple(zip(rig.gpus, reports, strict=True)))
 
 
-def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
+def stamped(rig: Rig, build: AttentionBuild, order: str | None) -> NDArray[np.void]:
     """Execute with a time stamp around each tile's parts, alone (`order` None) or fused, and return the `STAMP`s of rank 0.
 
     It is executed twice and the second time counts: the first wakes links that fell asleep while the host prepared it, and waits for them.
-
-    Returns
-    -------
-    ndarray of STAMP, shape (tiles, consumers)
-        In the order of the tiles.
     """
     build = replace(build, stamps=True)
-    name = order or IN_ORDER
     plans, places = [], []
     for r, gpu in enumerate(rig.gpus):
-        plan = rig.plan_owners(r, build, name, gpu.sms, rig.owners(r)) if order else rig.plan_local(r, build, name, gpu.sms)
+        plan = rig.plan_owners(r, build, order) if order else rig.plan_local(r, build, IN_ORDER)
         tiles = int(plan["tiles"][0])
         places.append(rig.take(gpu, tiles * build.consumers * STAMP.itemsize))
         plan["stamps"] = places[-1]
@@ -108,7 +94,7 @@ def stamped(rig: Rig, build: Build, order: str | None) -> NDArray[np.void]:
     return rig.gpus[0].downloaded(places[0], STAMP, tiles * build.consumers).reshape(tiles, build.consumers)
 
 
-def then_push(rig: Rig, build: Build) -> Variant:
+def then_push(rig: Rig, build: AttentionBuild) -> AttentionVariant:
     """Attention, then a kernel whose SMs all copy to the peers by 16-byte stores."""
     attention, staged = _staged(rig, build)
     tables = []
@@ -121,10 +107,10 @@ def then_push(rig: Rig, build: Build) -> Variant:
         for gpu, table in zip(rig.gpus, tables, strict=True):
             gpu.copy_pieces(table, gpu.stream)
 
-    return Variant("push", queue)
+    return AttentionVariant("push", queue)
 
 
-def then_copy_engine(rig: Rig, build: Build) -> Variant:
+def then_copy_engine(rig: Rig, build: AttentionBuild) -> AttentionVariant:
     """Attention, then one strided copy to each peer by the copy engine."""
     from cuda.bindings import runtime
 
@@ -146,26 +132,24 @@ def then_copy_engine(rig: Rig, build: Build) -> Variant:
                     if status != runtime.cudaError_t.cudaSuccess:
                         raise RuntimeError(f"GPU {gpu.index}: {status.name} in a copy to a peer")
 
-    return Variant("copy engine", queue)
+    return AttentionVariant("copy engine", queue)
 
 
-def beside_copying_sms(rig: Rig, build: Build, sms: int) -> Variant:
+def beside_copying_sms(rig: Rig, build: AttentionBuild, sms: int) -> AttentionVariant:
     """Attention on all but `sms` SMs, which copy each tile to its owner when its flag is set."""
     build = replace(build, flags="tile", store="st.v4")
     plans, tables, epoch = [], [], 0
     for r, gpu in enumerate(rig.gpus):
         addresses = rig.owners(r)
         staged, to = _staging(rig, r)
-        ctas = gpu.sms - sms
         flags = rig.take(gpu, 4 * flag_words(rig.problem, build))
-        plan = rig.plan_owners(r, build, IN_ORDER, ctas, to)
+        plan = rig.plan_owners(r, build, IN_ORDER, to)
         plan["flags"][0, : rig.problem.ranks] = flags
         plan["report"] = rig.take(gpu, REPORT.itemsize)
-        gpu.prepare(build)  # loading it while the copying kernel waits for its flags would dead-lock
+        gpu.kernel(build)  # loading it while the copying kernel waits for its flags would dead-lock
         plans.append(plan)
-        tables.append(
-            rig.upload(gpu, tiles_to_owners(rig.placing, build, r, rig.order(r, IN_ORDER, build, ctas)[1], staged, addresses, flags))
-        )
+        words = rig.order(r, IN_ORDER, build)[1]
+        tables.append(rig.upload(gpu, tiles_to_owners(rig.placing, build, r, words, staged, addresses, flags)))
 
     def queue() -> None:
         nonlocal epoch
@@ -174,13 +158,13 @@ def beside_copying_sms(rig: Rig, build: Build, sms: int) -> Variant:
             plan["epoch"] = epoch
             gpu.side_stream.wait_event(gpu.event())
             gpu.copy_pieces(table, gpu.side_stream, blocks=sms, epoch=epoch)
-            gpu.attend(build, plan, gpu.sms - sms)
+            gpu.kernel(build).launch(plan, gpu.stream.ptr, ctas_of(plan, gpu.sms - sms))
             gpu.stream.wait_event(gpu.event(gpu.side_stream))
 
-    return Variant(f"{sms} copying SMs", queue)
+    return AttentionVariant(f"{sms} copying SMs", queue)
 
 
-def then_nccl(rig: Rig, build: Build, nccl: Nccl) -> Variant:
+def then_nccl(rig: Rig, build: AttentionBuild, nccl: Nccl) -> AttentionVariant:
     """Attention, the All-to-All of NCCL, and the permutation that puts each head in its place."""
     p, placing = rig.problem, rig.placing
     attention = alone(rig, build).queue
@@ -204,10 +188,10 @@ def then_nccl(rig: Rig, build: Build, nccl: Nccl) -> Variant:
         for gpu, table in zip(rig.gpus, tables, strict=True):
             gpu.copy_pieces(table, gpu.stream)
 
-    return Variant("nccl", queue)
+    return AttentionVariant("nccl", queue)
 
 
-def as_graph(rig: Rig, variant: Variant) -> Variant:
+def as_graph(rig: Rig, variant: AttentionVariant) -> AttentionVariant:
     """Capture a variant's work of every rank once and replay it: no launch gaps between its kernels."""
     for gpu in rig.gpus:
         gpu.use()
@@ -223,20 +207,24 @@ def as_graph(rig: Rig, variant: Variant) -> Variant:
             gpu.use()
             graph.launch(gpu.stream)
 
-    return Variant(f"{variant.name} graph", queue)
+    return AttentionVariant(f"{variant.name} graph", queue)
 
 
-def _attention(rig: Rig, build: Build, plans: list[NDArray[np.void]]) -> Callable[[], None]:
-    for gpu in rig.gpus:
-        gpu.prepare(build)
+def ctas_of(plan: NDArray[np.void], sms: int) -> int:
+    """CTAs of a launch: one for each SM, never more than there are tiles."""
+    return min(sms, int(plan["tiles"][0]))
+
+
+def _attention(rig: Rig, build: AttentionBuild, plans: list[NDArray[np.void]]) -> Callable[[], None]:
+    kernels = [gpu.kernel(build) for gpu in rig.gpus]
     epoch = 0
 
     def queue() -> None:
         nonlocal epoch
         epoch += 1
-        for gpu, plan in zip(rig.gpus, plans, strict=True):
+        for gpu, kernel, plan in zip(rig.gpus, kernels, plans, strict=True):
             plan["epoch"] = epoch
-            gpu.attend(build, plan)
+            kernel.launch(plan, gpu.stream.ptr, ctas_of(plan, gpu.sms))
 
     return queue
 
@@ -249,8 +237,8 @@ def _staging(rig: Rig, rank: int) -> tuple[int, dict[int, int]]:
     return staged, {o: at if o == rank else staged + o * p.rows_per_owner * pitch for o, at in rig.owners(rank).items()}
 
 
-def _staged(rig: Rig, build: Build) -> tuple[Callable[[], None], list[int]]:
+def _staged(rig: Rig, build: AttentionBuild) -> tuple[Callable[[], None], list[int]]:
     """Attention that puts its own rows in place and the others' where they can be sent from."""
     stagings = [_staging(rig, r) for r in range(len(rig.gpus))]
-    plans = [rig.plan_owners(r, build, IN_ORDER, g.sms, to) for r, (g, (_, to)) in enumerate(zip(rig.gpus, stagings, strict=True))]
+    plans = [rig.plan_owners(rank, build, IN_ORDER, to) for rank, (_, to) in enumerate(stagings)]
     return _attention(rig, build, plans), [staged for staged, _ in stagings]

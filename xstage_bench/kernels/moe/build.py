@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.device.cuda.compile import compile_kernel
-from xstage_bench.device.cuda.pacing import STAGE
 from xstage_bench.errors import UsageError
+from xstage_bench.kernels.gpu import HopperBuild
 
 MAX_RANKS = 8
 PLAN = np.dtype(
-    [(n, "<u8", 16) for n in ("rows", "w1", "act", "w2", "act_out")]
+    [(n, "<u8", 16) for n in ("rows", "w1", "act", "w2")]
     + [(n, "<u8") for n in ("tasks", "first", "block_expert", "block_rows", "ready", "arrived", "row_slot", "row_source")]
-    + [(n, "<u8") for n in ("row_sum", "row_weight", "sums", "sum_counts")]
     + [(n, "<u8") for n in ("row_scale", "act_scale", "w1_scale", "w2_scale", "gathered", "activations")]
     + [(n, "<u8", MAX_RANKS) for n in ("sources", "source_scales", "slots", "finished", "started")]
-    + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "out", "stamps", "report", "timeout_ns")]
+    + [(n, "<u8") for n in ("own_slots", "own_finished", "own_started", "weights", "slot_of", "out", "stamps", "report", "timeout_ns")]
     + [(n, "<u4") for n in ("hidden", "inter", "blocks", "ranks", "epoch", "tokens", "top_k", "reduce")]
-    + [("result_scale", "<f4"), ("result_inverse", "<f4")]
-    + [(n, "<u8") for n in ("claimed", "slot_of", "seconds", "remote_bytes", "stage")]
-    + [("stagger_ns", "<u4"), ("pad", "<u4", 7)]
+    + [("result_scale", "<f4"), ("result_inverse", "<f4"), ("pad", "<u4", 8)]
 )
 STAMP = np.dtype(
     [(n, "<u8") for n in ("turn_ns", "begin_ns", "computed_ns", "stored_ns", "published_ns")] + [("smid", "<u4"), ("word", "<u4")]
@@ -33,22 +29,11 @@ REPORT = np.dtype(
 )
 NO_ROW = 0xFFFFFFFF
 OWNER_SHIFT = 28
-SUM_ROWS_BITS = 6
-THREADS = 384
 
 Combine = Literal["none", "bf16", "f32", "fp8"]
 COMBINES: tuple[Combine, ...] = ("none", "bf16", "f32", "fp8")
 #: Bytes of one element of a result row.
 COMBINE_BYTES: dict[str, int] = {"none": 0, "bf16": 2, "f32": 4, "fp8": 1}
-Publish = Literal["release", "elsewhere", "bulk", "bulk.unsafe"]
-PUBLISHES: tuple[Publish, ...] = ("release", "elsewhere", "bulk", "bulk.unsafe")
-#: Races by the memory model; no build that somebody gets without asking for it has one (docs/moe.md).
-UNSAFE_PUBLISHES: tuple[Publish, ...] = ("bulk.unsafe",)
-
-RowStore = Literal["st.v4", "bulk"]
-ROW_STORES: tuple[RowStore, ...] = ("st.v4", "bulk")
-Claim = Literal["static", "dynamic", "paced"]
-CLAIMS: tuple[Claim, ...] = ("static", "dynamic", "paced")
 
 #: Bytes of a row that one stage of operands sums over.
 STEP_BYTES = 128
@@ -57,11 +42,8 @@ FEWEST_STAGES, MOST_STAGES = 4, 5
 #: Tiles per SM, of both kinds, from which the shorter ring is faster: it keeps SMs that read the same weights in step, out of which a long
 #: layer brings them; in a short one it only covers less latency. From one run of the suite (docs/moe.md).
 LONG_LAYER_TILES = 150
-_STAGE_BYTES = 32768
-_STAGED_BYTES = {"st.v4": 4096, "bulk": 5120}  # of one of eight warps
+_STAGE_BYTES, _STAGED_BYTES, _SCALES_BYTES = 32768, 4096, 512  # the last two: of each of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096
-_SCALES_BYTES = 512
-_HANDED_BYTES = 192  # the ring of claimed tasks
 
 
 def ring_stages(tiles_per_sm: float) -> int:
@@ -75,64 +57,39 @@ def owner_words(owner: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class MoeBuild(HopperBuild):
     """One compile-time variant of the kernel.
 
-    Parameters
-    ----------
-    fp8 : bool
-        e4m3 operands with scales instead of bf16.
-    combine : {'none', 'bf16', 'f32', 'fp8'}
-        What a result row consists of; ``none`` stores nothing, the time that stores are judged against; ``fp8`` is e4m3 with one scale
-        for the whole layer.
-    dispatch : bool
-        The kernel pulls its rows from their owners; else they are there already.
-    publish : {'release', 'elsewhere', 'bulk', 'bulk.unsafe'}
-        How a Linear-1 tile is published: a release by the warpgroup that stored it; the same by another warp of the SM; bulk stores, whose
-        warps wait for their completion and release. ``bulk.unsafe`` leaves that release out: a race, there to time what it costs.
-    row_store : {'st.v4', 'bulk'}
-        How a result row leaves: 16-byte stores, or one bulk store from shared memory for each segment of 128 columns (f32: 64).
-    presum : bool
-        A token's results of several experts of one rank leave as one row, their weighted sum (`presum`).
-    stamps : bool
-        Every task leaves its times.
-    claim : {'static', 'dynamic', 'paced'}
-        Where a CTA's tasks come from: its own list; one list of all CTAs, task by task; its own tiles, the pacer choosing between Linear-1
-        and Linear-2 while it runs.
-
-    stages : int
-        Of operands that the kernel asks for ahead, 4 or 5 (`ring_stages`).
-
-    Raises
-    ------
-    UsageError
-        Sums before sending of rows that cannot be sent so, or a ring of another length.
+    `fp8`: e4m3 operands with scales instead of bf16. `combine`: what a result row consists of; ``none`` stores nothing, the time that
+    stores are judged against; ``fp8`` is e4m3 with one scale for the whole layer. `dispatch`: the kernel pulls its rows from their owners;
+    else they are there already. `stamps`: every task leaves its times. `stages`: of operands that the kernel asks for ahead, 4 or 5
+    (`ring_stages`).
     """
 
+    source: ClassVar[str] = "moe.cu"
+    symbol: ClassVar[str] = "xstage_moe"
     fp8: bool = False
     combine: Combine = "bf16"
     dispatch: bool = False
-    publish: Publish = "release"
-    row_store: RowStore = "st.v4"
-    presum: bool = False
     stamps: bool = False
-    claim: Claim = "static"
     stages: int = MOST_STAGES
 
     def __post_init__(self) -> None:
         if not FEWEST_STAGES <= self.stages <= MOST_STAGES:
             raise UsageError(f"a ring of {self.stages} stages", f"{FEWEST_STAGES} to {MOST_STAGES}")
-        if self.presum and (self.combine not in ("bf16", "f32") or self.row_store != "st.v4"):
-            raise UsageError(f"sums before sending, of '{self.combine}' rows by '{self.row_store}'", "rows of bf16 or f32 by st.v4")
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: the two warpgroups that multiply, and one that loads, pulls and publishes."""
+        return 384
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a CTA."""
         pulls = _PULL_BUFFERS * _PULL_BYTES if self.dispatch else 0
-        handed = 0 if self.claim == "static" else _HANDED_BYTES
         scales = 2 * 8 * _SCALES_BYTES if self.fp8 else 0
         barriers = 8 * (2 * self.stages + _PULL_BUFFERS) + 16  # and counts of tasks stored and scouted
-        return self.stages * _STAGE_BYTES + 8 * _STAGED_BYTES[self.row_store] + pulls + scales + barriers + handed
+        return self.stages * _STAGE_BYTES + 8 * _STAGED_BYTES + pulls + scales + barriers
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions."""
@@ -141,18 +98,9 @@ class Build:
             "XSTAGE_FP8": str(int(self.fp8)),
             "XSTAGE_COMBINE": str(COMBINES.index(self.combine)),
             "XSTAGE_DISPATCH": str(int(self.dispatch)),
-            "XSTAGE_PUBLISH": str(PUBLISHES.index(self.publish)),
-            "XSTAGE_ROW_STORE": str(ROW_STORES.index(self.row_store)),
-            "XSTAGE_PRESUM": str(int(self.presum)),
             "XSTAGE_STAMPS": str(int(self.stamps)),
-            "XSTAGE_CLAIM": str(CLAIMS.index(self.claim)),
-            "XSTAGE_PACED_STAGE_BYTES": str(STAGE.itemsize),
             "XSTAGE_PLAN_BYTES": str(PLAN.itemsize),
             "XSTAGE_STAMP_BYTES": str(STAMP.itemsize),
             "XSTAGE_REPORT_BYTES": str(REPORT.itemsize),
             "XSTAGE_SHARED_BYTES": str(self.shared_bytes),
         }
-
-    def cubin(self) -> bytes:
-        """Compile; needs no GPU."""
-        return compile_kernel("moe.cu", "sm_90a", self.defines())

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.kernels.moe.build import COMBINE_BYTES, STEP_BYTES, ring_stages
-from xstage_bench.kernels.moe.layer import PADDING, Layer, Rows, tiles_per_sm
+from xstage_bench.kernels.moe.layer import PADDING, ExpertRows, Layer, tiles_per_sm
 from xstage_bench.kernels.moe.order import Order, TaskLists, task_lists, wave_orders
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.tasks.costs import AHEAD, PUBLISHERS
@@ -46,14 +46,9 @@ NS_OF_CYCLE_MHZ = 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TileTimes:
-    """What one tile occupies the tensor cores of an SM for, the hand-over between the two warpgroups included.
-
-    Parameters
-    ----------
-    linear1_ns, linear2_ns : float
-    linear1_rest_ns, linear2_rest_ns : float
-        From the end of its products to the end of its stores, where all destinations are local.
+class MoeTileTimes:
+    """What one tile occupies the tensor cores of an SM for, the hand-over between the two warpgroups included; *rest*: from the end of its
+    products to the end of its stores, where all destinations are local.
     """
 
     linear1_ns: float
@@ -62,16 +57,9 @@ class TileTimes:
     linear2_rest_ns: float
 
 
-def tile_times(stamps: NDArray[Any], lists: TaskLists) -> TileTimes:
+def tile_times(stamps: NDArray[Any], lists: TaskLists) -> MoeTileTimes:
     """Read the tile times off an execution whose stores stay on their GPU: a tile's products are slowed by another one's epilogue.
 
-    Parameters
-    ----------
-    stamps : ndarray of `build.STAMP`, shape (tasks,)
-    lists : TaskLists
-
-    Notes
-    -----
     The tensor cores of an SM are handed from task to task, so a task that waits for nothing else ends its products one tile time after the
     task before it. The median passes over those that did wait.
     """
@@ -84,7 +72,7 @@ def tile_times(stamps: NDArray[Any], lists: TaskLists) -> TileTimes:
     def typical(values: NDArray[np.int64], second: bool) -> float:
         return float(np.median(values[inside & (lists.second == second)]))
 
-    return TileTimes(
+    return MoeTileTimes(
         linear1_ns=typical(step, False),
         linear2_ns=typical(step, True),
         linear1_rest_ns=typical(rest, False),
@@ -92,29 +80,17 @@ def tile_times(stamps: NDArray[Any], lists: TaskLists) -> TileTimes:
     )
 
 
-def remote_tile_bytes(rows: Rows, rank: int, combine: str) -> NDArray[np.int64]:
+def remote_tile_bytes(rows: ExpertRows, rank: int, combine: str) -> NDArray[np.int64]:
     """Bytes that one Linear-2 tile of each block sends to other ranks; shape (blocks,)."""
     owner = rows.owner.reshape(-1, TILE)
     return np.asarray(((owner != PADDING) & (owner != rank)).sum(axis=1) * TILE * COMBINE_BYTES[combine])
 
 
-def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileTimes, combine: str, sm_clock_mhz: float) -> TaskSchedule:
-    """Describe what one rank's GPU does.
+def as_tasks(
+    layer: Layer, rank: int, rows: ExpertRows, lists: TaskLists, times: MoeTileTimes, combine: str, sm_clock_mhz: float
+) -> TaskSchedule:
+    """Describe what one rank's GPU does; `sm_clock_mhz` turns the tile times into cycles.
 
-    Parameters
-    ----------
-    layer : Layer
-    rank : int
-    rows : Rows
-        Of this rank.
-    lists : TaskLists
-    times : TileTimes
-    combine : {'none', 'bf16', 'f32', 'fp8'}
-    sm_clock_mhz : float
-        Turns the tile times into cycles.
-
-    Notes
-    -----
     A Linear-2 tile stores the rows of its block that are no padding, in whole warp-stores of its four warps; those whose owner is another
     rank cross the link. A Linear-1 tile is published by a release of another warp.
     """
@@ -147,11 +123,10 @@ def as_tasks(layer: Layer, rank: int, rows: Rows, lists: TaskLists, times: TileT
     )
 
 
-def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: TileTimes, sm_clock_mhz: float, stages: int) -> TaskCosts:
+def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: MoeTileTimes, sm_clock_mhz: float, stages: int) -> TaskCosts:
     """Return the costs of the replay with this kernel's own in their place, in cycles of the clock that the tasks are predicted at.
 
     Everything that a group reads at a tile's beginning and end is asked for a tile ahead; operands by as much as the ring of stages holds.
-
     A tile time already contains the hand-over of the tensor cores, and an epilogue takes longer than a plain loop of its stores: it is what
     was measured where nothing leaves the GPU.
     """
@@ -193,27 +168,13 @@ class Choice:
     predicted_ns: dict[str, float]
 
 
-def choose_order(model: Model, layer: Layer, rows: Sequence[Rows], times: TileTimes, combine: str, ctas: int) -> Choice:
+def choose_order(model: Model, layer: Layer, rows: Sequence[ExpertRows], times: MoeTileTimes, combine: str, ctas: int) -> Choice:
     """Choose the order from the calibrated node model and the tile times; nothing is searched on hardware.
 
-    Parameters
-    ----------
-    model : Model
-        With a node model of pair 0>1.
-    layer : Layer
-    rows : sequence of Rows
-        Of each rank that a GPU executes: the layer ends with the one that has most rows.
-    times : TileTimes
-        Measured on this GPU.
-    combine : {'bf16', 'f32', 'fp8'}
-    ctas : int
-
-    Notes
-    -----
-    Waves, where their Linear-2 tiles ask so little of the link that interleaving has nothing to gain: see `calm`. Of those predicted within
-    `ALIKE` of the fastest, the smallest where experts have one block (`ONE_BLOCK`), else the largest. Waves, too, where every lead is
-    predicted to be slower than the fastest of them by more than `SURELY_SLOWER`, else a lead. Of leads that are predicted within `ALIKE` of
-    each other, the first of `PREFERRED`.
+    `rows` are those of each rank that a GPU executes: the layer ends with the one that has most rows. Waves, where their Linear-2 tiles ask
+    so little of the link that interleaving has nothing to gain: see `calm`. Of those predicted within `ALIKE` of the fastest, the smallest
+    where experts have one block (`ONE_BLOCK`), else the largest. Waves, too, where every lead is predicted to be slower than the fastest of
+    them by more than `SURELY_SLOWER`, else a lead. Of leads that are predicted within `ALIKE` of each other, the first of `PREFERRED`.
     """
     rank = busiest(rows)
     waves = wave_orders(layer, rows[0], ctas)  # all ranks execute the same order
@@ -233,7 +194,7 @@ def calm(asked: float, blocks_of_experts: NDArray[np.int64]) -> bool:
     return asked < (CALM_UNEVEN if uneven else CALM)
 
 
-def asked_of_link(model: Model, rows: Rows, rank: int, times: TileTimes, combine: str, ctas: int) -> float:
+def asked_of_link(model: Model, rows: ExpertRows, rank: int, times: MoeTileTimes, combine: str, ctas: int) -> float:
     """Return the rate at which all SMs together store to other ranks while they execute Linear-2 tiles only, over R."""
     from xstage_bench.model.stage import stage_at
 
@@ -254,26 +215,16 @@ def pick(predicted_ns: Mapping[str, float], waves: Sequence[str]) -> str:
     return next(name for name in preferred if leads.get(name, float("inf")) <= enough)
 
 
-def busiest(rows: Sequence[Rows]) -> int:
+def busiest(rows: Sequence[ExpertRows]) -> int:
     """Return the rank with most rows."""
     return max(range(len(rows)), key=lambda rank: int(rows[rank].block_rows.sum()))
 
 
 def predict_order(
-    model: Model,
-    layer: Layer,
-    rows: Rows,
-    times: TileTimes,
-    combine: str,
-    ctas: int,
-    order: Order,
-    rank: int = 0,
+    model: Model, layer: Layer, rows: ExpertRows, times: MoeTileTimes, combine: str, ctas: int, order: Order, rank: int = 0,
     stages: int | None = None,
-) -> TaskPrediction:
-    """Predict one order of one rank, whose rows these are, without its twin that stores nothing.
-
-    `stages`: of the ring; default: as `ring_stages` says.
-    """
+) -> TaskPrediction:  # fmt: skip
+    """Predict one order of one rank, whose rows these are, without its twin that stores nothing; `stages`: default as of `ring_stages`."""
     from xstage_bench.model.tasks.costs import find_costs, reference_costs
     from xstage_bench.model.tasks.predict import predict_tasks
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +14,8 @@ from xstage_bench.workloads.routing import route
 from xstage_bench.workloads.shapes import TILE, MoEShape
 
 IntArray = NDArray[np.int64]
-Dtype = str
 DTYPES = ("bf16", "fp8")
-#: How an owner's result slots are numbered; see `slot_numbers`.
-Slots = Literal["expert", "token"]
-#: In `Rows.owner`: a row that pads its block.
+#: In `ExpertRows.owner`: a row that pads its block.
 PADDING = -1
 _STEP = {"bf16": 64, "fp8": 128}
 _MAX_BLOCKS = 1 << 19
@@ -27,33 +23,15 @@ _MAX_BLOCKS = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One MoE layer over the ranks of a group.
+    """One MoE layer over the ranks of a group; `tokens` are per rank, `masked` the share of the (token, expert) pairs that are dropped.
 
-    Parameters
-    ----------
-    shape : MoEShape
-    tokens : int
-        Per rank.
-    ep : int
-        Ranks of the group.
-    dtype : {'bf16', 'fp8'}
-        Of tokens, weights and activations.
-    routing : {'balanced', 'skewed', 'concentrated'}
-    masked : float
-        Share of the (token, expert) pairs that are dropped.
-    seed : int
-        Of routing, masking, tokens and weights.
-
-    Raises
-    ------
-    UsageError
-        A width that the kernel's tiles do not divide, or ranks that do not divide the experts.
+    `UsageError`: a width that the kernel's tiles do not divide, or ranks that do not divide the experts.
     """
 
     shape: MoEShape
     tokens: int
     ep: int
-    dtype: Dtype = "bf16"
+    dtype: str = "bf16"
     routing: str = "balanced"
     masked: float = 0.0
     seed: int = 0
@@ -106,15 +84,11 @@ def _routes(layer: Layer) -> IntArray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class ExpertRows:
     """Rows of one rank, expert after expert, each expert padded to whole blocks of 128.
 
-    Parameters
-    ----------
-    owner, token, k : ndarray of int, shape (blocks * 128,)
-        Whose token, which, and its how-manieth expert this is; owner -1 pads.
-    block_expert, block_rows : ndarray of int, shape (blocks,)
-        Local expert, and rows that are no padding.
+    `owner`, `token`, `k`, shape (blocks * 128,): whose token, which, and its how-manieth expert this is; owner -1 pads. `block_expert`,
+    `block_rows`, shape (blocks,): local expert, and rows that are no padding.
     """
 
     owner: IntArray
@@ -129,13 +103,10 @@ class Rows:
         return self.block_expert.size
 
 
-def rows_of(layer: Layer, rank: int) -> Rows:
+def rows_of(layer: Layer, rank: int) -> ExpertRows:
     """Collect the rows of a rank's experts, those of each expert in the order of owners and tokens.
 
-    Raises
-    ------
-    UsageError
-        More rows than the kernel's lists can name.
+    `UsageError`: more rows than the kernel's lists can name.
     """
     routes = layer.routes() - rank * layer.local_experts
     owner, token, k = np.nonzero((routes >= 0) & (routes < layer.local_experts))
@@ -155,35 +126,23 @@ def rows_of(layer: Layer, rank: int) -> Rows:
         column = np.full(block_rows.size * TILE, PADDING, dtype=np.int64)
         column[at] = values[order]
         columns.append(column)
-    return Rows(columns[0], columns[1], columns[2], block_expert, block_rows)
+    return ExpertRows(columns[0], columns[1], columns[2], block_expert, block_rows)
 
 
-def tiles_per_sm(layer: Layer, rows: Rows, sms: int) -> float:
+def tiles_per_sm(layer: Layer, rows: ExpertRows, sms: int) -> float:
     """Return how many tiles of both kinds an SM executes, in the mean."""
     return rows.blocks * (layer.shape.linear1_tiles + layer.shape.linear2_tiles) / sms
 
 
 @lru_cache(maxsize=4)
-def slot_numbers(layer: Layer, slots: Slots) -> IntArray:
+def slot_numbers(layer: Layer) -> IntArray:
     """Number the result slots of each owner: one for each (token, k), shape (ep, tokens, top_k).
 
-    Parameters
-    ----------
-    layer : Layer
-    slots : {'expert', 'token'}
-        ``expert``: expert after expert, the tokens of each in order, masked pairs last. The rows that one block sends to an owner are then
-        neighbours. ``token``: ``token * top_k + k``; the 128 rows of a block lie on as many pages of memory. Neither is faster
-        (docs/moe.md).
-
-    Notes
-    -----
-    An owner numbers its slots from its own routes, and a sender learns the number with the row. Kept, as `_routes` are: every rank asks
-    for them, and again with every check of what it has sent.
+    Expert after expert, the tokens of each in order, masked pairs last: the rows that one block sends to an owner are then neighbours. An
+    owner numbers its slots from its own routes, and a sender learns the number with the row. Kept, as `_routes` are.
     """
     routes = layer.routes()
     each = layer.tokens * layer.shape.top_k
-    if slots == "token":
-        return np.broadcast_to(np.arange(each).reshape(layer.tokens, -1), routes.shape)
     expert = np.where(routes < 0, layer.shape.experts, routes).reshape(layer.ep, each)
     turn = np.argsort(expert, axis=1, kind="stable")
     numbers = np.empty_like(turn)

@@ -25,15 +25,10 @@ _E4M3_LARGEST = 448.0
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """One rank's experts, as the kernel reads them.
+    """One rank's experts, as the kernel reads them, and a scale of each row of theirs.
 
-    Parameters
-    ----------
-    w1 : array, shape (experts, 2 inter, hidden)
-        Gate and up interleaved: of 16 rows, 8 gate and 8 up.
-    w2 : array, shape (experts, hidden, inter)
-        FP8: columns in `FP8_ORDER` within each 16.
-    w1_scale, w2_scale : array of float32, shape (experts, 2 inter) and (experts, hidden)
+    `w1`, shape (experts, 2 inter, hidden): gate and up interleaved, of 16 rows 8 gate and 8 up. `w2`, shape (experts, hidden, inter): of
+    FP8, columns in `FP8_ORDER` within each 16.
     """
 
     w1: Any

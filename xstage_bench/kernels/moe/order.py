@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
-from xstage_bench.kernels.moe.build import Claim
-from xstage_bench.kernels.moe.layer import Layer, Rows
+from xstage_bench.kernels.moe.layer import ExpertRows, IntArray, Layer
 from xstage_bench.workloads.deal import deal_tiles
 from xstage_bench.workloads.moe import default_experts_per_wave
 
-IntArray = NDArray[np.int64]
 Words = NDArray[np.uint32]
 SECOND_BIT, BLOCK_SHIFT, BLOCK_MASK, COLUMN_MASK = 31, 12, 0x7FFFF, 0xFFF
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How the tiles are ordered.
+    """How the tiles are ordered: serial, wave or interleaved.
 
-    Parameters
-    ----------
-    kind : {'serial', 'wave', 'interleaved'}
-    experts_per_wave : int, optional
-        Of ``wave``; default as the public Expert-Wave kernel chooses it.
-    lead : float
-        Of ``interleaved``: Linear-1 tiles per CTA by which Linear-1 is ahead.
-    group_blocks : int
-        Blocks of one expert that are walked column by column, so that its weights are read once; they become ready together.
+    `experts_per_wave`: default as the public Expert-Wave kernel chooses it. `lead`: Linear-1 tiles per CTA by which Linear-1 is ahead where
+    it is interleaved. `group_blocks`: blocks of one expert that are walked column by column, so that its weights are read once; they become
+    ready together.
     """
 
     kind: str = "wave"
@@ -57,11 +49,7 @@ def order_named(name: str) -> Order:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskLists:
-    """Tasks of all CTAs; those of CTA c are ``words[first[c]:first[c + 1]]``, executed in this order by two warpgroups in turn.
-
-    Where tasks are claimed (`build.Claim`): ``dynamic``, all are in the list of CTA 0, in the order in which they are claimed; ``paced``,
-    each CTA's Linear-1 tiles lie before its Linear-2 tiles, each kind in its order.
-    """
+    """Tasks of all CTAs; those of CTA c are ``words[first[c]:first[c + 1]]``, executed in this order by two warpgroups in turn."""
 
     words: Words
     first: IntArray
@@ -87,13 +75,13 @@ class TaskLists:
         return (self.words & COLUMN_MASK).astype(np.int64)
 
 
-def usual_wave(layer: Layer, rows: Rows, ctas: int) -> int:
+def usual_wave(layer: Layer, rows: ExpertRows, ctas: int) -> int:
     """Return how many experts the public kernel takes in a wave."""
     local = layer.local_experts
     return default_experts_per_wave(layer.shape, float(rows.block_rows.sum()) / local, local, ctas)
 
 
-def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
+def wave_orders(layer: Layer, rows: ExpertRows, ctas: int) -> list[Order]:
     """Return Expert-Wave as the public kernel chooses its waves, and with half, twice and four times as many experts."""
     local = layer.local_experts
     usual = usual_wave(layer, rows, ctas)
@@ -101,14 +89,8 @@ def wave_orders(layer: Layer, rows: Rows, ctas: int) -> list[Order]:
     return [Order("wave", n) for n in sorted(set(fitting))]
 
 
-def task_lists(layer: Layer, rows: Rows, order: Order, ctas: int, claim: Claim = "static") -> TaskLists:
-    """Deal the tiles of a rank's rows to CTAs; `claim` as of the `Build` that executes them.
-
-    Raises
-    ------
-    UsageError
-        An unknown kind, or more experts a wave than there are.
-    """
+def task_lists(layer: Layer, rows: ExpertRows, order: Order, ctas: int) -> TaskLists:
+    """Deal the tiles of a rank's rows to CTAs; `UsageError`: an unknown kind, or more experts a wave than there are."""
     shape = layer.shape
     per_wave = order.experts_per_wave
     if per_wave is None:
@@ -117,43 +99,19 @@ def task_lists(layer: Layer, rows: Rows, order: Order, ctas: int, claim: Claim =
         raise UsageError(f"{per_wave} experts a wave", f"1 to {layer.local_experts}, the experts of one rank")
     # Experts without rows leave gaps in the numbers of waves, which number the waves that exist.
     wave = np.unique(rows.block_expert // per_wave, return_inverse=True)[1].astype(np.int64)
-    group = groups_of(rows, order)
+    # Groups of blocks that are walked column by column, numbered ascending.
+    within = np.arange(rows.blocks) - np.searchsorted(rows.block_expert, rows.block_expert)
+    group = np.asarray(rows.block_expert * rows.blocks + within // order.group_blocks)
     n1, n2 = shape.linear1_tiles, shape.linear2_tiles
-    deal = deal_tiles(wave, n1, n2, ctas, order.kind, order.lead, "block", group, together=claim == "dynamic")
+    deal = deal_tiles(wave, n1, n2, ctas, order.kind, order.lead, "block", group)
     words = deal.second.astype(np.uint32) << SECOND_BIT | deal.block.astype(np.uint32) << BLOCK_SHIFT | deal.column.astype(np.uint32)
-    if claim == "paced":
-        words = words[np.lexsort((deal.second, deal.producer))]
     return TaskLists(words.astype(np.uint32), np.searchsorted(deal.producer, np.arange(ctas + 1)).astype(np.int64))
 
 
-def groups_of(rows: Rows, order: Order) -> IntArray:
-    """Number the groups of blocks that are walked column by column: of each block, ascending."""
-    within = np.arange(rows.blocks) - np.searchsorted(rows.block_expert, rows.block_expert)
-    return np.asarray(rows.block_expert * rows.blocks + within // order.group_blocks)
-
-
-def linear2_from(lists: TaskLists) -> IntArray:
-    """Where the Linear-2 words of each CTA begin, if they lie behind its Linear-1 words; shape (ctas,)."""
-    before = np.append(0, np.cumsum(~lists.second))
-    return np.asarray(lists.first[:-1] + before[lists.first[1:]] - before[lists.first[:-1]])
-
-
-def check_lists(lists: TaskLists, blocks: int, linear1_tiles: int, linear2_tiles: int, claim: Claim = "static") -> None:
+def check_lists(lists: TaskLists, blocks: int, linear1_tiles: int, linear2_tiles: int) -> None:
     """Refuse lists that could hang or leave work undone; every launch passes through here.
 
-    Raises
-    ------
-    UsageError
-        A tile is missing, there twice or does not exist; Linear-2 tiles wait for Linear-1 tiles that lie behind them; or the tiles do not
-        lie as this way to claim them needs it.
-
-    Notes
-    -----
-    ``dynamic``: whatever CTAs claim, nothing hangs if one CTA alone could execute the list in order, that is, if every block's Linear-1
-    tiles lie before its Linear-2 tiles. Of all tiles that wait, take the first one in the list: the Linear-1 tiles of its block lie before
-    it, so they have been claimed, each by a CTA that executes its claims in the order of the list and waits nowhere before. How many tasks
-    a CTA has claimed ahead does not matter: they lie behind the one with which it waits. ``paced``: a CTA waits only when it has no
-    Linear-1 tile left, so any order within a kind is safe.
+    `UsageError`: a tile is missing, there twice or does not exist; or Linear-2 tiles wait for Linear-1 tiles that lie behind them.
     """
     wanted = np.concatenate([_all_words(blocks, linear1_tiles, 0), _all_words(blocks, linear2_tiles, 1)])
     have, count = np.unique(lists.words, return_counts=True)
@@ -166,13 +124,7 @@ def check_lists(lists: TaskLists, blocks: int, linear1_tiles: int, linear2_tiles
             raise UsageError(f"the task lists are unsafe: {_describe(int(wrong[0]))} {what}", "make them with task_lists")
     if lists.first[0] != 0 or lists.first[-1] != lists.words.size or (np.diff(lists.first) < 0).any():
         raise UsageError("the task lists are unsafe: some tiles are in no list", "make them with task_lists")
-    if claim == "paced":
-        turned = np.flatnonzero(np.diff(2 * np.repeat(np.arange(lists.ctas), np.diff(lists.first)) + lists.second) < 0)
-        if turned.size:
-            what = _describe(int(lists.words[turned[0] + 1]))
-            raise UsageError(f"the task lists are unsafe: {what} lies behind a Linear-2 tile", "make them with task_lists for paced claims")
-    alone = replace(lists, first=np.array([0, lists.words.size])) if claim == "dynamic" else lists
-    stuck = _stuck(alone, blocks, linear1_tiles)
+    stuck = _stuck(lists, blocks, linear1_tiles)
     if stuck is not None:
         raise UsageError(
             f"the task lists are unsafe: {_describe(stuck)} waits for Linear-1 tiles of its block that lie behind tasks that wait too",

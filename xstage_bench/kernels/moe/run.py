@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from xstage_bench.errors import WaivedError
-from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.kernels.moe.forecast import forecast_notes
-from xstage_bench.kernels.moe.suite import Case, run_suite
+from xstage_bench.kernels.moe.suite import MoeCase, run_suite
 from xstage_bench.kernels.moe.tuned import TUNED
-from xstage_bench.kernels.session import results
+from xstage_bench.kernels.session import recorded
 from xstage_bench.machine.environment import snapshot
 from xstage_bench.machine.gpus import tuned_document
 from xstage_bench.model.run_fit import find_model
@@ -22,26 +21,8 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a suite is run.
-
-    Parameters
-    ----------
-    model : Path, optional
-        Run folder or model.json that chooses the orders; without one a lead of one tile.
-    devices : tuple of int
-        GPUs of the first ranks.
-    combines : tuple of {'bf16', 'f32', 'fp8'}
-        What result rows consist of.
-    repetitions : int
-        Of each variant, after one that does not count.
-    seed : int
-        Of the order of execution.
-    budget_s : float
-        No case is begun after it.
-    unfused : bool
-        Time the layer by PyTorch and NCCL too, where that can be.
-    """
+class SuiteOptions:
+    """How a suite is run; the fields are those of the job of `suite.run_suite`."""
 
     model: Path | None = None
     devices: tuple[int, ...] = (0, 1)
@@ -55,10 +36,7 @@ class Options:
 def devices_of(ep: int, gpus: int) -> tuple[int, ...]:
     """Return the GPUs of the first ranks: one for each where there are enough, else two, which emulate the group for the sender.
 
-    Raises
-    ------
-    WaivedError
-        Fewer than two GPUs for more than one rank.
+    `WaivedError`: fewer than two GPUs for more than one rank.
     """
     if ep <= gpus:
         return tuple(range(ep))
@@ -68,39 +46,23 @@ def devices_of(ep: int, gpus: int) -> tuple[int, ...]:
 
 
 def run(
-    cases: Sequence[Case],
+    cases: Sequence[MoeCase],
     path: Path,
-    options: Options,
+    options: SuiteOptions,
     *,
     resume: bool = False,
     argv: Sequence[str] = (),
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Measure cases and keep the document at `path` after every row.
+    """Measure cases and keep the document at `path` after every row; `resume`: go on with the one that is there.
 
-    Parameters
-    ----------
-    cases : sequence of Case
-    path : Path
-    options : Options
-    resume : bool
-        Go on with the document at `path`.
-    argv : sequence of str
-        For the document.
-    say : callable
-        Is given a line for each row.
-
-    Raises
-    ------
-    XStageError
-        The GPUs cannot be measured, or were lost; what was measured before lies at `path`.
+    `XStageError`: the GPUs cannot be measured, or were lost; what was measured before lies at `path`.
     """
     document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "backend": "cuda", "kernels": [], "rows": []}
     document |= {"failed": {}, "left": {}, "tiles": {}}
     if resume:
         document |= read_json(path, dict)
         document["left"] = {}
-    kernels = [Kernel(**k) for k in document["kernels"]]
     environment = snapshot()
     names = [str(gpu["name"]) for gpu in environment["gpus"] if gpu["index"] in options.devices and gpu["name"]] or ["an unknown GPU"]
     document |= {"argv": list(argv), "environment": environment, "tuned": tuned_document(names, TUNED), "forecast_notes": []}
@@ -111,15 +73,12 @@ def run(
             say(f"note: {note}")
     done = {row["key"] for row in document["rows"]}
     job = {"cases": list(cases), "done": done, **asdict(options), "gpu": names[0]}
-    for kind, value in results(run_suite, job):
+    for kind, value in recorded(run_suite, job, document):
         if kind == "say":
             say(value)
         elif kind == "row":
             document["rows"].append(value)
             write_json(path, document)
-        elif kind == "kernels":
-            kernels = merged(kernels, value)
-            document[kind] = plain(kernels)
         else:
             document[kind][value[0]] = value[1]
     document["environment_after"] = snapshot()

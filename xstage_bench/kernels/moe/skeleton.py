@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from xstage_bench.kernels.moe.build import COMBINE_BYTES
-from xstage_bench.kernels.moe.suite import Case
+from xstage_bench.kernels.moe.suite import MoeCase
 from xstage_bench.schedule.tasks import TaskSchedule
 from xstage_bench.workloads.moe import MAX_EP, moe_tasks
 from xstage_bench.workloads.shapes import moe_shape
@@ -22,7 +22,7 @@ WAVE = "wave"
 ENOUGH = 0.9
 
 
-def skeleton_schedules(cases: Iterable[Case], combines: Sequence[str]) -> Iterator[TaskSchedule]:
+def skeleton_schedules(cases: Iterable[MoeCase], combines: Sequence[str]) -> Iterator[TaskSchedule]:
     """Return Expert-Wave order, as the public kernel picks its waves, and each lead, of every case and width of a result row."""
     for case in cases:
         for combine in combines:
@@ -43,20 +43,10 @@ def skeleton_name(shape: str, dtype: str, tokens: int, routing: str, combine: st
 
 
 def with_skeletons(document: Mapping[str, Any], replays: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the suite's document with the replayed skeleton beside each row.
+    """Return the suite's document with the replayed skeleton beside each row, of the first replay that has its case.
 
-    Parameters
-    ----------
-    document : mapping
-        Of `run.run`.
-    replays : sequence of mapping
-        Documents of replays; the first that has a row's case counts.
-
-    Returns
-    -------
-    dict
-        Each row has ``skeleton_gain`` (time in waves over that of the better lead; None with ``skeleton_reason``) and ``skeleton``, what it
-        stands on.
+    Each row has ``skeleton_gain`` (time in waves over that of the better lead; None with ``skeleton_reason``) and ``skeleton``, what it
+    stands on.
     """
     known = [(replay, {row["schedule"]: row for row in replay["rows"]}) for replay in replays]
     return {**document, "rows": [{**row, **_of_row(row, known)} for row in document["rows"]]}

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.kernels.moe.forecast import TileTimes, predict_order
-from xstage_bench.kernels.moe.layer import Layer, Rows
-from xstage_bench.kernels.moe.order import Order, TaskLists, groups_of
+from xstage_bench.kernels.moe.forecast import MoeTileTimes, predict_order
+from xstage_bench.kernels.moe.layer import ExpertRows, Layer
+from xstage_bench.kernels.moe.order import Order, TaskLists
 
 if TYPE_CHECKING:
-    from xstage_bench.kernels.moe.group import Group, Prepared
+    from xstage_bench.kernels.moe.group import ExpertGroup, Prepared
     from xstage_bench.model.document import Model
 
 FloatArray = NDArray[np.float64]
@@ -32,19 +32,10 @@ CLOSE_US = 1.0
 
 
 def idle_before(begin_ns: FloatArray, computed_ns: FloatArray, first: IntArray) -> FloatArray:
-    """Return how long an SM's tensor cores were idle before each task.
+    """Return how long an SM's tensor cores were idle before each task, whose first operands and whose last product came at these times.
 
-    Parameters
-    ----------
-    begin_ns, computed_ns : ndarray, shape (tasks,)
-        When a task had the tensor cores and its first operands, and when its products had ended.
-    first : ndarray of int, shape (SMs + 1,)
-        Tasks of SM p are ``first[p]:first[p + 1]``.
-
-    Notes
-    -----
-    Nothing before the first task of a list, which waits for the start of the launch; nothing after the last one, whose SM has no more work.
-    A task may begin before the last products of the one before it have ended: no idle time either.
+    Tasks of SM p are ``first[p]:first[p + 1]``. Nothing before the first task of a list, which waits for the start of the launch; nothing
+    after the last one, whose SM has no more work. A task may begin before the last products of the one before it have ended: no idle time.
     """
     idle = np.maximum(begin_ns - np.roll(computed_ns, 1), 0.0)
     idle[_heads(first)] = 0.0
@@ -56,77 +47,30 @@ def _heads(first: IntArray) -> IntArray:
     return first[:-1][np.diff(first) > 0]
 
 
-def apart_us(begin_ns: FloatArray, lists: TaskLists, groups: IntArray) -> float:
-    """Return how far apart tiles begin that read the same weights, us: the median over all tiles of weights that several share.
+def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists) -> dict[str, Any]:
+    """Read the stall off the `build.STAMP`s of two executions of one order, with result rows stored and with none.
 
-    Parameters
-    ----------
-    begin_ns : ndarray, shape (tasks,)
-    lists : TaskLists
-    groups : ndarray of int, shape (blocks,)
-        Of `order.groups_of`.
-
-    Notes
-    -----
-    SMs that read the same operands at the same time are served by one read of the second level cache, and of memory. Once they are out of
-    step, everybody's operands come later (docs/moe.md).
-    """
-    shared = (groups[lists.block] << 13 | lists.second.astype(np.int64) << 12) | lists.column
-    turn = np.argsort(shared, kind="stable")
-    first = np.flatnonzero(np.diff(shared[turn], prepend=-1))
-    apart = np.maximum.reduceat(begin_ns[turn], first) - np.minimum.reduceat(begin_ns[turn], first)
-    several = np.diff(first, append=turn.size) > 1
-    return float(np.median(apart[several])) / NS_OF_US if several.any() else 0.0
-
-
-def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists, groups: IntArray) -> dict[str, Any]:
-    """Read the stall off two executions of one order.
-
-    Parameters
-    ----------
-    stores, none : ndarray of `build.STAMP`, shape (tasks,)
-        With result rows stored, and with none.
-    lists : TaskLists
-    groups : ndarray of int, shape (blocks,)
-        Blocks that share weights (`apart_us`).
-
-    Returns
-    -------
-    dict
-        ``measured_us``: the stall, of both kinds of tile together; ``between_us`` and ``within_us``: its parts. ``idle_us``,
-        ``idle_without_us``: of what the first part is the difference. ``store_span_us``: from the end of a Linear-2 tile's products to its
-        last store, of the first warp. ``apart_us``, ``apart_without_us``: as `apart_us` says.
+    ``measured_us``: the stall, of both kinds of tile together; ``between_us`` and ``within_us``: its parts. ``idle_us``,
+    ``idle_without_us``: of what the first part is the difference. ``store_span_us``: from the end of a Linear-2 tile's products to its last
+    store, of the first warp.
     """
     (idle, busy, spans), (bare, undisturbed, _) = (_read(one, lists) for one in (stores, none))
-    apart, together = (apart_us((one["begin_ns"] - one["begin_ns"].min()).astype(np.float64), lists, groups) for one in (stores, none))
     return {
         "measured_us": idle - bare + busy - undisturbed,
         "between_us": idle - bare,
         "within_us": busy - undisturbed,
         "idle_us": idle,
         "idle_without_us": bare,
-        "apart_us": apart,
-        "apart_without_us": together,
         "store_span_us": _spans(spans),
     }
 
 
 def predicted(
-    model: Model,
-    layer: Layer,
-    rows: Rows,
-    times: TileTimes,
-    combine: str,
-    ctas: int,
-    order: Order,
-    stages: int | None = None,
+    model: Model, layer: Layer, rows: ExpertRows, times: MoeTileTimes, combine: str, ctas: int, order: Order, stages: int | None = None
 ) -> dict[str, Any]:
     """Predict the stall of one order of rank 0; parameters as of `forecast.predict_order`.
 
-    Returns
-    -------
-    dict
-        ``predicted_us``, ``predicted_within_us`` of it, and ``predicted_store_span_us`` as in `measured`.
+    ``predicted_us``, ``predicted_within_us`` of it, and ``predicted_store_span_us`` as in `measured`.
     """
     idle, busy = [], []
     for one in (combine, "none"):
@@ -140,31 +84,21 @@ def predicted(
     return {"predicted_us": idle[0] - idle[1] + within, "predicted_within_us": within, "predicted_store_span_us": _spans(spans)}
 
 
-def measure_stalls(group: Group, prepared: Mapping[str, Prepared], forecast: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def measure_stalls(group: ExpertGroup, prepared: Mapping[str, Prepared], forecast: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Execute both orders of a case with stores and without, stamped, `EXECUTIONS` times in turn.
 
-    Parameters
-    ----------
-    group : Group
-    prepared : mapping of str to Prepared
-        By the names of `measure.case_variants`.
-    forecast : mapping of str to mapping
-        Of ``wave`` and ``chosen``, what `predicted` returned; empty where no model is there.
-
-    Returns
-    -------
-    dict
-        Of ``wave`` and ``chosen``: the order's name, what `measured` and `predicted` return (null where nothing was predicted). Of rank 0.
+    `prepared` is by the names of `measure.case_variants`; `forecast`, of ``wave`` and ``chosen``, is what `predicted` returned, empty where
+    no model is there. Of either: the order's name, what `measured` and `predicted` return (null where nothing was predicted), of rank 0.
     """
     usual = f"wave {prepared['wave alone'].order.experts_per_wave}"
     out: dict[str, Any] = {}
     for which, stores in (("wave", usual), ("chosen", "chosen")):
         stamped = [group.with_stamps(prepared[name]) for name in (stores, f"{which} alone")]
-        lists, groups, found = prepared[stores].lists[0], groups_of(group.ranks[0].rows, prepared[stores].order), []
+        found = []
         for _ in range(EXECUTIONS):
             for one in stamped:
                 group.run(one)
-            found.append(measured(group.stamps(stamped[0], 0), group.stamps(stamped[1], 0), lists, groups))
+            found.append(measured(group.stamps(stamped[0], 0), group.stamps(stamped[1], 0), prepared[stores].lists[0]))
         nothing = {"predicted_us": None, "predicted_within_us": None, "predicted_store_span_us": None}
         out[which] = {
             "order": prepared[stores].order.name,

@@ -1,6 +1,6 @@
 """Many cases in one run: shapes x types x routings x tokens x width of a result row, each with the order that the model chose.
 
-Rows and task lists are made by other processes while the GPUs measure.
+ExpertRows and task lists are made by other processes while the GPUs measure.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ import numpy as np
 
 from xstage_bench.errors import DeviceLostError, WaivedError, XStageError
 from xstage_bench.kernels.moe.build import Combine
-from xstage_bench.kernels.moe.forecast import STORING_WARPS, Choice, TileTimes, choose_order, tile_times
-from xstage_bench.kernels.moe.group import Gpus, Group
-from xstage_bench.kernels.moe.layer import DTYPES, Layer, Rows, rows_of
+from xstage_bench.kernels.moe.forecast import Choice, MoeTileTimes, choose_order, tile_times
+from xstage_bench.kernels.moe.group import ExpertGroup, Gpus
+from xstage_bench.kernels.moe.layer import DTYPES, ExpertRows, Layer, rows_of
 from xstage_bench.kernels.moe.measure import SEARCHED_LEADS, case_variants, flops, link_rate, measure, plain_build, prepare, remote_bytes
 from xstage_bench.kernels.moe.order import Order, TaskLists, task_lists, usual_wave, wave_orders
 from xstage_bench.kernels.moe.stalls import measure_stalls, predicted
 from xstage_bench.kernels.moe.unfused import unfused_us
 from xstage_bench.kernels.spread import spread
-from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape
 
@@ -44,12 +43,12 @@ COMBINES: tuple[Combine, ...] = ("bf16", "f32")
 WARM_UP_NS = 30e6
 #: Where every order is measured.
 SEARCHED_SHAPES, SEARCHED_TOKENS = ("keye-vl-2", "qwen3.5", "dsv4-flash"), 2048
-#: Where the options beyond the paper are measured, with bf16 rows.
+#: Where FP8 result rows and pulls are measured, beside bf16 rows.
 OPTIONS_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class MoeCase:
     """One layer of the suite; both widths of a result row are measured on it."""
 
     shape: str
@@ -84,15 +83,12 @@ def suite_cases(
     dtypes: Sequence[str] = DTYPES,
     routings: Sequence[str] = ROUTINGS,
     ep: int = MAX_EP,
-) -> list[Case]:
+) -> list[MoeCase]:
     """Return the cases, those of one shape and type together: they share weights.
 
-    Raises
-    ------
-    UsageError
-        No such shape, or one that the ranks do not divide; before anything is measured.
+    `UsageError`, before anything is measured: no such shape, or one that the ranks do not divide.
     """
-    cases = [Case(s, d, r, t, ep) for s, d, t, r in itertools.product(shapes, dtypes, tokens, routings)]
+    cases = [MoeCase(s, d, r, t, ep) for s, d, t, r in itertools.product(shapes, dtypes, tokens, routings)]
     for case in cases:
         _ = case.layer
     return cases
@@ -101,15 +97,8 @@ def suite_cases(
 def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
     """Measure cases; runs in the process that owns the GPUs (`session.results`).
 
-    Parameters
-    ----------
-    job : mapping
-        ``cases`` (of Case), ``model`` (folder or file of the model that chooses; None: a lead of one tile everywhere), ``devices``,
-        ``combines``, ``gpu`` (its name), ``repetitions`` (of each variant, after one that does not count), ``seed`` (of the order of
-        execution), ``budget_s`` (no case is begun after it), ``done`` (keys that need no
-        measurement) and ``unfused`` (whether the layer by PyTorch and NCCL is timed too, where it can be).
-    put : callable
-        Is given ``row`` for each row, ``failed`` and ``left`` (a key and why), ``tiles`` (name and tile times) and ``say`` (a line).
+    `job` has the fields of `run.SuiteOptions` and ``cases``, ``gpu`` (its name) and ``done`` (keys that need no measurement). `put` is
+    given ``row`` for each row, ``failed`` and ``left`` (a key and why), ``tiles`` (name and tile times) and ``say`` (a line).
     """
     begin, combines = time.monotonic(), job["combines"]
     todo = [c for c in job["cases"] if any(c.key(x) not in job["done"] for x in combines)]
@@ -131,8 +120,8 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
                     put("left", (case.key(combine), "the budget was spent"))
                 continue
             try:
-                choice = chosen.pop(case).result() if case in chosen else _Chosen.blind(combines)
-                for row in _measure_case(case, made.pop(case).result(), choice, gpus, job, rng):
+                choices = chosen.pop(case).result() if case in chosen else {x: (Choice(Order("interleaved"), {}), {}) for x in combines}
+                for row in _measure_case(case, made.pop(case).result(), choices, gpus, job, rng):
                     put("row", row)
                     put("say", _line(row))
             except DeviceLostError:
@@ -145,11 +134,15 @@ def run_suite(job: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
 class _Made:
     """What other processes have made for a case: rows of each rank, and lists of each order."""
 
-    rows: list[Rows]
+    rows: list[ExpertRows]
     lists: dict[Order, list[TaskLists]]
 
 
-def _make(case: Case, ranks: int, ctas: int) -> _Made:
+#: Of each width of a row: the order that the model chose, and the stalls that it predicts for it and for the usual waves.
+_Choices = dict[str, tuple[Choice, dict[str, dict[str, Any]]]]
+
+
+def _make(case: MoeCase, ranks: int, ctas: int) -> _Made:
     layer = case.layer
     rows = [rows_of(layer, rank) for rank in range(ranks)]
     orders = {*wave_orders(layer, rows[0], ctas), *(Order("interleaved", lead=lead) for lead in SEARCHED_LEADS)}
@@ -158,13 +151,13 @@ def _make(case: Case, ranks: int, ctas: int) -> _Made:
     return _Made(rows, {order: [task_lists(layer, one, order, ctas) for one in rows] for order in orders})
 
 
-def _tile_times(case: Case, made: _Made, gpus: Gpus) -> TileTimes:
+def _tile_times(case: MoeCase, made: _Made, gpus: Gpus) -> MoeTileTimes:
     """Measure what the tiles of a case take: an execution with local destinations, stamped, after some that warm up.
 
     Of each case, since a tile of weights that serves few rows is waited for; and under load, since the clock falls when power limits it.
     """
     order = Order("interleaved", lead=2.0)
-    group = Group(case.layer, gpus, made.rows)
+    group = ExpertGroup(case.layer, gpus, made.rows)
     build = replace(plain_build(case.layer, made.rows[0], "bf16", gpus.sms), stamps=True)
     prepared = group.prepare(order, build, local=True, lists=made.lists[order])
     loaded_ns = 0.0
@@ -174,29 +167,13 @@ def _tile_times(case: Case, made: _Made, gpus: Gpus) -> TileTimes:
     return tile_times(group.stamps(prepared, 0), prepared.lists[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """What the model says of a case: the choice and the stalls of each width of a row, from these tile times."""
-
-    choices: dict[str, Choice]
-    stalls: dict[str, dict[str, dict[str, Any]]]
-    times: TileTimes | None
-
-    @classmethod
-    def blind(cls, combines: Sequence[str]) -> _Chosen:
-        """Without a model: a lead of one tile."""
-        return cls({x: Choice(Order("interleaved"), {}) for x in combines}, {x: {} for x in combines}, None)
-
-
-def _choose(case: Case, combines: Sequence[str], model: Path, times: TileTimes, rows: list[Rows], ctas: int) -> _Chosen:
-    layer = case.layer
-    usual = Order("wave", usual_wave(layer, rows[0], ctas))
-    choices = {x: choose_order(_model(model), layer, rows, times, x, ctas) for x in combines}
-    stalls = {}
-    for x in combines:
-        both = {"wave": usual, "chosen": choices[x].order}
-        stalls[x] = {which: predicted(_model(model), layer, rows[0], times, x, ctas, order) for which, order in both.items()}
-    return _Chosen(choices, stalls, times)
+def _choose(case: MoeCase, combines: Sequence[str], path: Path, times: MoeTileTimes, rows: list[ExpertRows], ctas: int) -> _Choices:
+    layer, model, out = case.layer, _model(path), {}
+    for combine in combines:
+        choice = choose_order(model, layer, rows, times, combine, ctas)
+        both = {"wave": Order("wave", usual_wave(layer, rows[0], ctas)), "chosen": choice.order}
+        out[combine] = choice, {which: predicted(model, layer, rows[0], times, combine, ctas, order) for which, order in both.items()}
+    return out
 
 
 @cache
@@ -207,18 +184,14 @@ def _model(path: Path) -> Model:
 
 
 def _measure_case(
-    case: Case, made: _Made, choice: _Chosen, gpus: Gpus, job: Mapping[str, Any], rng: np.random.Generator
+    case: MoeCase, made: _Made, choices: _Choices, gpus: Gpus, job: Mapping[str, Any], rng: np.random.Generator
 ) -> Iterator[dict[str, Any]]:
     layer, rows = case.layer, made.rows
-    group = Group(layer, gpus, rows)
+    group = ExpertGroup(layer, gpus, rows)
     link_gb_per_s, link_source = link_rate(None if job["model"] is None else _model(job["model"]), job["gpu"], gpus.sms)
-    for combine in job["combines"]:
-        options = case.tokens == OPTIONS_TOKENS and combine == "bf16"
-        chosen, predicted = choice.choices[combine].order, choice.choices[combine].predicted_ns
-        stage = None if job["model"] is None or not options else stage_at(_model(job["model"]), gpus.sms, STORING_WARPS)
-        variants = case_variants(
-            layer, rows[0], chosen, combine, gpus.sms, search=case.searched, options=options, times=choice.times, stage=stage
-        )
+    for combine, (choice, stalls) in choices.items():
+        chosen, options = choice.order, case.tokens == OPTIONS_TOKENS and combine == "bf16"
+        variants = case_variants(layer, rows[0], chosen, combine, gpus.sms, search=case.searched, options=options)  # type: ignore[arg-type]
         prepared = prepare(group, variants, made.lists)
         found = measure(group, variants, prepared, job["repetitions"], rng)
         if chosen.kind == "wave":  # the same order twice: one reading of it counts
@@ -237,15 +210,15 @@ def _measure_case(
             "busiest_expert": _busiest(rows[0], layer.local_experts),
             "chosen": chosen.name,
             "stages": prepared["chosen"].build.stages,
-            "predicted_ns": predicted,
-            "predicted_gain": _predicted_gain(predicted, chosen),
+            "predicted_ns": choice.predicted_ns,
+            "predicted_gain": _predicted_gain(choice),
             "remote_bytes": volume,
             "drain_us": volume / link_gb_per_s / 1e3,
             "link_gb_per_s": link_gb_per_s,
             "link_source": link_source,
             "flops": max(flops(layer, one) for one in rows),
             "variants": found,
-            "stalls": measure_stalls(group, prepared, choice.stalls[combine]),
+            "stalls": measure_stalls(group, prepared, stalls),
             "unfused_us": None,
         }
         if job["unfused"] and combine == "bf16" and case.routing == "balanced":
@@ -256,11 +229,10 @@ def _measure_case(
         yield row
 
 
-def _predicted_gain(predicted_ns: Mapping[str, float], chosen: Order) -> float | None:
+def _predicted_gain(choice: Choice) -> float | None:
     """Over the Expert-Wave order that is predicted to be the fastest."""
-    if not predicted_ns:
-        return None
-    return min(ns for name, ns in predicted_ns.items() if name.startswith("wave")) / predicted_ns[chosen.name]
+    ns = choice.predicted_ns
+    return min(one for name, one in ns.items() if name.startswith("wave")) / ns[choice.order.name] if ns else None
 
 
 def arrived_us(row: Mapping[str, Any]) -> dict[str, float]:
@@ -288,7 +260,7 @@ def _line(row: Mapping[str, Any]) -> str:
     )
 
 
-def _busiest(rows: Rows, experts: int) -> float:
-    """Rows of the busiest local expert over the mean."""
+def _busiest(rows: ExpertRows, experts: int) -> float:
+    """ExpertRows of the busiest local expert over the mean."""
     mine = np.bincount(rows.block_expert, weights=rows.block_rows, minlength=experts)
     return round(float(mine.max() / mine.mean()), 3) if mine.any() else 1.0

@@ -17,7 +17,7 @@ PAPER = ("qwen3.5", "hy3", "dsv4-flash", "glm-5.2", "mimo-v2.5", "dit-moe", "dsv
 
 
 def summarise(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``{"rows": [...], "overall": [...]}`` of a document of `run.run`; the keys that DESIGN.md fixes, and some more."""
+    """Return ``{"rows": [...], "overall": [...]}`` of a document of `run.run`; scripts read its keys."""
     rows = [_row(row) for row in document["rows"]]
     groups = sorted({(row["combine"], row["dtype"]) for row in rows})
     return {"rows": rows, "overall": [_overall(rows, combine, dtype) for combine, dtype in groups]}
@@ -31,13 +31,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     interleaves = not is_wave(row["chosen"].replace("-", " "))
     searched = {name: value for name, value in us.items() if name.startswith("search ") or is_wave(name)}
     return {
-        "shape": row["shape"],
-        "dtype": row["dtype"],
-        "combine": row["combine"],
-        "routing": row["routing"],
-        "tokens_per_rank": row["tokens_per_rank"],
-        "ep": row["ep"],
-        "emulated": row["emulated"],
+        **{key: row[key] for key in ("shape", "dtype", "combine", "routing", "tokens_per_rank", "ep", "emulated")},
         "alone_us": us["chosen alone"],
         "local_us": us["chosen local"],
         "wave_us": us[wave],
@@ -78,35 +72,35 @@ def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dic
     regrets = [row["regret"] for row in mine if row["regret"] is not None]
     reached = [row["gain"] / row["skeleton_gain"] for row in mine if row["skeleton_gain"] is not None]
     stalls = [pair for row in mine for pair in pairs_of(row)]
-    usual = [row["gain_over_usual_wave"] for row in mine if row["gain_over_usual_wave"] is not None]
-    interleaving = [gain for row in mine if (gain := row["interleaving_gain_over_usual_wave"]) is not None]
     return {
         "combine": combine,
         "dtype": dtype,
         "n": len(mine),
-        "geomean_gain": geometric_mean([row["gain"] for row in mine]),
-        "largest_gain": max(row["gain"] for row in mine),
-        "smallest_gain": min(row["gain"] for row in mine),
+        **_gains("gain", [row["gain"] for row in mine]),
         "geomean_gain_of_the_papers_shapes": geometric_mean([row["gain"] for row in paper]) if paper else None,
-        "geomean_gain_over_usual_wave": geometric_mean(usual) if usual else None,
-        "largest_gain_over_usual_wave": max(usual, default=None),
-        "smallest_gain_over_usual_wave": min(usual, default=None),
+        **_gains("gain_over_usual_wave", [row["gain_over_usual_wave"] for row in mine]),
         "waves_kept": sum(not row["interleaves"] for row in mine),
-        "geomean_interleaving_gain_over_usual_wave": geometric_mean(interleaving) if interleaving else None,
-        "largest_interleaving_gain_over_usual_wave": max(interleaving, default=None),
-        "smallest_interleaving_gain_over_usual_wave": min(interleaving, default=None),
-        "median_over_alone_where_compute_limits": float(np.median([row["interleaved_us"] / row["alone_us"] for row in light]))
-        if light
-        else None,
-        "median_over_bound": float(np.median([row["interleaved_us"] / row["bound_us"] for row in mine])),
+        **_gains("interleaving_gain_over_usual_wave", [row["interleaving_gain_over_usual_wave"] for row in mine]),
+        "median_over_alone_where_compute_limits": _median([row["interleaved_us"] / row["alone_us"] for row in light]),
+        "median_over_bound": _median([row["interleaved_us"] / row["bound_us"] for row in mine]),
         "skeletons": len(reached),
-        "median_of_skeleton_gain": float(np.median(reached)) if reached else None,
+        "median_of_skeleton_gain": _median(reached),
         "reach_0.9_of_skeleton_gain": float(np.mean([share >= ENOUGH for share in reached])) if reached else None,
         "stalls": len(stalls),
         "stalls_within_1_us": float(np.mean([abs(a - b) <= CLOSE_US for a, b in stalls])) if stalls else None,
-        "median_regret": float(np.median(regrets)) if regrets else None,
-        "largest_regret": max(regrets) if regrets else None,
+        "median_regret": _median(regrets),
+        "largest_regret": max(regrets, default=None),
     }
+
+
+def _gains(name: str, every: Sequence[float | None]) -> dict[str, float | None]:
+    known = [gain for gain in every if gain is not None]
+    ends = {"geomean": geometric_mean(known) if known else None, "largest": max(known, default=None), "smallest": min(known, default=None)}
+    return {f"{end}_{name}": value for end, value in ends.items()}
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
 
 
 def usual_variant(row: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from xstage_bench.kernels.moe.build import LONG_LAYER_TILES
 from xstage_bench.kernels.moe.forecast import ALIKE, CALM, CALM_UNEVEN, LEADS, ONE_BLOCK, PREFERRED, SURELY_SLOWER, UNEVEN
 from xstage_bench.machine.gpus import Default
-from xstage_bench.model.pacer import TUNED as PACER
 
 _SUITE = "three runs of the suite on 2 x H200, 2026-11-29 and -30 (docs/moe.md)"
 _LEADS = "48 searches of the suite on 2 x H200 (docs/moe.md)"
@@ -24,5 +23,4 @@ TUNED: tuple[Default, ...] = (
     Default(name="experts uneven from", value=UNEVEN, unit="busiest expert over the mean", source=_SUITE),
     Default(name="weights read once below", value=ONE_BLOCK, unit="blocks of an expert", source=_SUITE),
     Default(name="shorter ring of stages from", value=LONG_LAYER_TILES, unit="tiles per SM", source="one run of the suite on 2 x H200"),
-    *PACER,
 )
