@@ -143,7 +143,8 @@ def cli_page() -> str:
     parts.append(f"\n{', '.join(_name(option) for option in shared if option in everywhere)}: on every verb.\n")
     for path, command, options in commands:
         usage = _usage(path, command)
-        parts.append(f"\n## {path}\n" + (f"\n`{usage}`\n" if usage != f"{path} [OPTIONS]" else "") + f"\n{_prose(command.help or '')}\n")
+        plain = isinstance(command, click.Group) or usage == f"{path} [OPTIONS]"
+        parts.append(f"\n## {path}\n" + ("" if plain else f"\n`{usage}`\n") + f"\n{_prose(command.help or '')}\n")
         named = [_name(option) for option in options if option in shared and option not in everywhere]
         if isinstance(command, click.Group):
             parts.append(f"\n```text\n{_listed(path, command)}```\n")

@@ -103,14 +103,6 @@ def version() -> str:
     return found.group(1)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))])
-def test_links_between_pages_lead_somewhere(page):
-    path = ROOT / page
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
-        if "://" not in target:
-            assert (path.parent / target).exists(), target
-
-
 def test_makefile_targets_are_short_and_complete():
     text = (ROOT / "Makefile").read_text()
     for target in ("setup", "profile", "test", "lint", "kernels", "figures", "bench"):

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -17,7 +16,8 @@ from xstage_bench.cli import xstage
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
 from xstage_bench.show.schemas import schemas
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +79,10 @@ def test_the_examples_are_files_that_are_read(made: dict[str, str], tmp_path: Pa
     (bursts,) = (block for block in blocks if block.startswith("{") and "bursts" in json.loads(block))
     (tasks,) = (block for block in blocks if block.startswith("{") and "tasks" in json.loads(block))
     (table,) = (block for block in blocks if block.startswith("schedule,"))
-    load_tasks: Any = getattr(xstage_bench, "load_tasks", xstage_bench.load_schedules)
-    for text, load in ((bursts, xstage_bench.load_schedules), (table, xstage_bench.load_schedules), (tasks, load_tasks)):
+    for text in (bursts, table, tasks):
         path = tmp_path / "file"
         path.write_text(text)
-        (found,) = load(path)
+        (found,) = xstage_bench.load_schedules(path)
         assert found.producer_count in (2, 132)
 
 
@@ -91,7 +90,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", h.strip().lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
 def test_every_link_of_a_page_leads_somewhere(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):

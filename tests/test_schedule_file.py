@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +11,8 @@ from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.schedule.burst_csv import COLUMNS
-from xstage_bench.schedule.burst_files import ScheduleEntry, load_bursts, save_bursts
+from xstage_bench.schedule.burst_files import load_bursts, save_bursts
 from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
-
-DOCS = Path(__file__).parents[1] / "docs" / "schedules.md"
 
 
 @st.composite
@@ -234,12 +230,6 @@ class TestJson:
     def test_faults(self, tmp_path, text, words):
         refused(tmp_path, text, *words)
 
-    def test_the_documented_fields_are_those_of_the_file(self):
-        table = re.findall(r"^\| ([\w, ]+) \|", DOCS.read_text(), flags=re.M)
-        fields = {name for cell in table for name in cell.split(", ")} - {"field"}
-        assert fields == set(ScheduleEntry.__struct_fields__) - {"bursts", "id"} | {"bytes", "gap_cycles", "start_ns"}
-        assert fields | {"schedule"} == set(COLUMNS)
-
 
 @pytest.mark.parametrize(
     ("content", "words"),
@@ -268,14 +258,3 @@ def test_paths(tmp_path):
     with pytest.raises(UsageError, match="no schedule"):
         save_bursts(tmp_path / "x.json", [])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_examples_of_the_documentation(tmp_path):
-    blocks = re.findall(r"^```(?:json)?\n(.*?)^```", DOCS.read_text(), flags=re.M | re.S)
-    loaded = [load(tmp_path, block) for block in blocks if block.startswith(("{", "schedule,"))]
-    assert [len(found) for found in loaded] == [1, 2, 2]
-    assert loaded[2][1] == Schedule((Burst(512), Burst(512, start_ns=4000)), (0, 2, 4), start="timed")
-    (error,) = (block for block in blocks if block.startswith("bursts.csv"))
-    with pytest.raises(DataError) as caught:
-        load(tmp_path, "producers,bytes,warps\n1,2048,4\n1,65537,4\n")
-    assert str(caught.value).replace(str(tmp_path / "x"), "bursts.csv") == error.rstrip()

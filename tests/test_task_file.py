@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.schedule.task_csv import COLUMNS as CSV_COLUMNS
-from xstage_bench.schedule.task_files import TaskColumns, TaskEntry, is_task_file, load_tasks, save_tasks
-from xstage_bench.schedule.tasks import COLUMNS, FORMS, NONE, PUBLISHES, TaskSchedule
+from xstage_bench.schedule.task_files import is_task_file, load_tasks, save_tasks
+from xstage_bench.schedule.tasks import FORMS, NONE, PUBLISHES, TaskSchedule
 
-DOCS = Path(__file__).parents[1] / "docs" / "task-schedules.md"
 ONE = {"producers": 1, "tasks": {"producer": [0], "compute_cycles": [9], "bytes": [2048]}}
 
 
@@ -167,18 +165,6 @@ def test_a_file_of_bursts_is_none_of_tasks(tmp_path: Path) -> None:
     for text in ('{"producers": 1, "bursts": [{"bytes": 512}]}', "producers,bytes\n1,512\n", "{", "["):
         path.write_text(text)
         assert not is_task_file(path)
-
-
-def test_every_field_is_in_the_page_and_its_examples_load(tmp_path: Path) -> None:
-    page = DOCS.read_text()
-    named = {w for line in re.findall(r"^\| ([\w, ]+) \|", page, flags=re.M) for w in re.findall(r"\w+", line)}
-    assert {*TaskEntry.__struct_fields__, *TaskColumns.__struct_fields__, *COLUMNS} - {"tasks"} <= named
-    assert set(CSV_COLUMNS) - {"schedule"} <= named
-    blocks = re.findall(r"^```(?:json)?\n(.*?)^```", page, flags=re.M | re.S)
-    assert len(blocks) == 3
-    first, single, csv = (load(tmp_path, block)[0] for block in blocks)
-    assert same(first, csv)
-    assert single.remote_bytes.tolist() == [28672]
 
 
 def test_a_name_does_not_change_what_is_executed() -> None:
