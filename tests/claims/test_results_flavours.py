@@ -1,4 +1,4 @@
-"""The recorded run of flavours and layouts: clean, small, and what docs/flavours.md says of it."""
+"""The recorded run of flavours and layouts: clean, small, and what results/h200-x2/flavours says of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xstage_bench.schedule.flavour import FLAVOURS, for_architecture
 PAIRS = ("0>1", "1>0")
 NO_LAW = "st.v4.release.sys"
 ROWS = [f for f in for_architecture("sm_90") if FLAVOURS[f].alias_of is None and f != NO_LAW]
-#: Whose p95 is within 20 % in both directions; docs/flavours.md says by how much the others miss it, and why.
+#: Whose p95 is within 20 % in both directions; results/h200-x2/flavours says by how much the others miss it, and why.
 WITHIN = (
     "st.v4", "st.v4.cg", "st.v2", "st.b32", "red.f32", "red.v4.f32", "red.bf16x2", "red.v4.bf16x2",
     "bulk.128", "bulk.256", "bulk.512", "bulk.1024", "bulkred.f32.512",

@@ -1,4 +1,4 @@
-"""The recorded suite of the MoE kernel: docs/moe.md and docs/reproduction.md say what it says."""
+"""The recorded suite of the MoE kernel: results/h200-x2/moe and docs/reproduction.md say what it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorded measurements of the pacer and of stamps: the figures of docs/pacer.md and docs/own-kernel.md are theirs."""
+"""The recorded measurements of the pacer and of stamps: the figures of results/h200-x2/pacer and docs/own-kernel.md are theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorded replays: whole, and still what docs/replay.md says about them."""
+"""The recorded replays: whole, and still what results/h200-x2/replay says about them."""
 
 from __future__ import annotations
 

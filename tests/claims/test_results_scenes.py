@@ -1,4 +1,4 @@
-"""What docs/places.md and docs/company.md say of 2 x H200 is what was recorded (results/h200-x2/2026-11-29-places)."""
+"""What results/h200-x2/places and results/h200-x2/company say of 2 x H200 is what was recorded (results/h200-x2/2026-11-29-places)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorded survey of 2 x H200 says what docs/visibility.md says that it says."""
+"""The recorded survey of 2 x H200 says what results/h200-x2/visibility says that it says."""
 
 from __future__ import annotations
 

@@ -265,12 +265,12 @@ def test_a_footprint_is_measured_in_memory_taken_before(cuda: FakeCuda) -> None:
         launch.write(3, results)
 
     cuda.kernels["xstage_footprint"] = burst
-    found = footprint.measure(0, 1, [1], passes=1)
-    assert all(row["issue_mean_cycles"] == row["stores"] and row["drain_mean_cycles"] == 5 for row in found["rows"])
-    assert {row["destination"] for row in found["rows"]} == {0, 1}
-    names = [entry[0] for entry in cuda.log]
-    assert max(i for i, n in enumerate(names) if n in ("malloc", "function")) < names.index("launch")
+    worker, shape = footprint.Footprints(), Shape(1, 1 << 20, 1, SMS, 4, 8)
+    assert worker.verify(0, shape, 1 << 20)["mismatches"] == 0
+    taken = len(cuda.log)
+    found = worker.execute(0, shape, 1 << 20, 3)
+    assert [(int(s["end"].max()), s.shape) for s in found] == [(8, (SMS, 4))] * 3
+    assert not {entry[0] for entry in cuda.log[taken:]} & {"malloc", "function", "compile"}
     for launch in cuda.launches:
         assert launch.shared_bytes == (LONE if launch.kernel == "xstage_footprint" else 0)
-    deal = Shape(1, 1 << 20, 1, SMS, 4, 8).deal(0)
-    assert cuda.launches[1].parameter(1, footprint.DEAL)["chunk_mask"] == deal["chunk_mask"]
+    assert cuda.launches[-1].parameter(1, footprint.DEAL)["chunk_mask"] == shape.deal(0)["chunk_mask"]

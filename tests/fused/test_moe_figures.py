@@ -1,4 +1,4 @@
-"""The figure of docs/moe.md, drawn from documents of the suite's form; nothing drawn here is kept."""
+"""The figure of results/h200-x2/moe, drawn from documents of the suite's form; nothing drawn here is kept."""
 
 from __future__ import annotations
 

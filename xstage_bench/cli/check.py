@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def command(out: Output, run: Path, limits_path: Path | None, strict: bool) -> int:
     """Say what speaks against the numbers of RUN and what to change; with --limits, whether they are good enough.
 
-    The model is judged by its own hold-out: by median and p95 error, stall or not, and what its intervals cover (docs/operating.md).
+    The model is judged by its own hold-out: by median and p95 error, stall or not, and what its intervals cover (docs/operate.md).
 
     Exit 4 when anything failed. A quantity that is missing fails its rule.
     """

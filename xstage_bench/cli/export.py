@@ -36,7 +36,7 @@ def _print_include_dir(ctx: click.Context, param: click.Parameter, value: bool) 
 def command(out: Output, where: Path, fmt: str, table: str | None, producers: int | None, warps: int | None, path: Path) -> int:
     """Write the model of WHERE (a model.json, or a fitted run folder), or a table of the run folder WHERE.
 
-    A model as cuh is a C++ header for kernels and host programs, as openmetrics a text file for node_exporter; docs/export.md has all.
+    A model as cuh is a C++ header for kernels and host programs, as openmetrics a text file for node_exporter; docs/own-kernel.md has all.
     """
     from xstage_bench.show.export import table_of
 

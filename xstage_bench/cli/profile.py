@@ -35,7 +35,7 @@ def command(out: Output, folder: Path | None, resume: bool, alone: bool, patienc
 
     On a machine without any GPU the same is done on a simulated node, and everything written says so. Started on many nodes by
     srun or mpirun, each node profiles itself into the shared folder --out, and rank 0 compares them. Exit 4 when a model misses its own
-    hold-out (docs/operating.md).
+    hold-out (docs/operate.md).
     """
     from xstage_bench.measure.launch import launched
 

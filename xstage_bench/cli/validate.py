@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def command(out: Output, run: Path, model_path: Path | None, path: Path | None) -> int:
     """Compare predicted with measured issue times on the schedules of RUN that no fit has seen.
 
-    Says what misses (docs/operating.md) and exits 0; xstage check RUN exits 4. Without --model and --out, model.json is told too.
+    Says what misses (docs/operate.md) and exits 0; xstage check RUN exits 4. Without --model and --out, model.json is told too.
     """
     from xstage_bench.io.json_file import encode_json
     from xstage_bench.judge.gate import judged

@@ -1,4 +1,4 @@
-"""An operator's acceptance rules for a node, in TOML, and their judgement over a recorded run (docs/operating.md).
+"""An operator's acceptance rules for a node, in TOML, and their judgement over a recorded run (docs/operate.md).
 
 A rule is a least or a greatest value of one named quantity. It passes when the whole interval of the quantity keeps it, fails when
 the whole interval breaks it, and is undetermined when the limit lies inside the interval. What is missing fails: a link that gave no
@@ -85,7 +85,7 @@ def load_limits(path: Path) -> Limits:
         document = tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
         limits = msgspec.convert(document, Limits)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise DataError(f"{path}: {' '.join(str(error).split())}", "docs/operating.md shows a limits file") from error
+        raise DataError(f"{path}: {' '.join(str(error).split())}", "docs/operate.md shows a limits file") from error
     if limits.schema_version != SCHEMA_VERSION:
         why = f"{path} has schema version {limits.schema_version}; this xstage-bench reads {SCHEMA_VERSION}"
         raise DataError(why, "pip install --upgrade xstage-bench, or write it anew")
@@ -98,7 +98,7 @@ def load_limits(path: Path) -> Limits:
             if bound.min is None and bound.max is None:
                 raise DataError(f"{path}: [{where}] {name} has neither min nor max", f"{name} = {{ min = 1 }}")
     if not asked:
-        raise DataError(f"{path} asks for nothing, and would pass whatever it is shown", "docs/operating.md shows a limits file")
+        raise DataError(f"{path} asks for nothing, and would pass whatever it is shown", "docs/operate.md shows a limits file")
     return limits
 
 

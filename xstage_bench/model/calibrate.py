@@ -45,7 +45,7 @@ def calibrate(samples: pd.DataFrame, *, backend: str, gpu: str, sm_clock_mhz: fl
     Parameters
     ----------
     samples : DataFrame
-        Rows as in docs/file-format.md. Only measured rows with status ``ok`` of the probes ``isolated``, ``local``, ``periodic``,
+        Rows as in docs/files.md. Only measured rows with status ``ok`` of the probes ``isolated``, ``local``, ``periodic``,
         ``sustained`` and ``timer`` are used; their order does not matter.
     backend, gpu : str
         Copied into the model.

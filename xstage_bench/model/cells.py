@@ -66,7 +66,7 @@ def check_columns(samples: pd.DataFrame) -> None:
     """Raise DataError when a column is missing or there is no row at all."""
     missing = [c for c in (*_IDENTITY, *_PER_BURST, *_MEASURED) if c not in samples.columns]
     if missing:
-        raise DataError(f"the samples lack the column '{missing[0]}'", "see docs/file-format.md for the columns of a sample row")
+        raise DataError(f"the samples lack the column '{missing[0]}'", "see docs/files.md for the columns of a sample row")
     if not len(samples):
         raise DataError("the run holds no sample", "measure first: xstage run")
 

@@ -48,7 +48,7 @@ def node_models(
     Parameters
     ----------
     samples, producers : DataFrame
-        As in docs/file-format.md. Held-out probes are not looked at.
+        As in docs/files.md. Held-out probes are not looked at.
     smids : dict of int to sequence of int
         All smids of each GPU.
     pairs : sequence of (pair, flavour)

@@ -66,7 +66,7 @@ def validate(model: Model, samples: pd.DataFrame) -> Validation:
     ----------
     model : Model
     samples : DataFrame
-        Rows as in docs/file-format.md; schedules of the probes `cells.HOLDOUT` are held out. Only valid rows count.
+        Rows as in docs/files.md; schedules of the probes `cells.HOLDOUT` are held out. Only valid rows count.
 
     Returns
     -------

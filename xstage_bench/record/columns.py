@@ -1,4 +1,4 @@
-"""The columns of the three tables of a run folder. docs/file-format.md says the same in prose, and a test compares them."""
+"""The columns of the three tables of a run folder. docs/files.md says the same in prose, and a test compares them."""
 
 from __future__ import annotations
 

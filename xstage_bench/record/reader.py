@@ -33,7 +33,7 @@ class Run:
         return self.folder.resolve().name
 
     def samples(self) -> pd.DataFrame:
-        """Return one row per schedule, repetition and burst, in the order written (docs/file-format.md).
+        """Return one row per schedule, repetition and burst, in the order written (docs/files.md).
 
         Null numbers are NaN, null strings are missing; ``gap_cycles`` and ``start_ns`` are float64 for that reason.
 

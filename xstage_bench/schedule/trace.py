@@ -76,7 +76,7 @@ class Trace:
     completed_cycles: NDArray[np.float64] | None = None
 
     def summary(self) -> dict[str, NDArray[Any]]:
-        """Reduce over producers: the measured columns of a sample row (docs/file-format.md).
+        """Reduce over producers: the measured columns of a sample row (docs/files.md).
 
         Returns
         -------

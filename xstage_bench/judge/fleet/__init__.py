@@ -1,1 +1,1 @@
-"""Many nodes at once: their runs as one dataset, each link against the population of its kind (docs/operating.md)."""
+"""Many nodes at once: their runs as one dataset, each link against the population of its kind (docs/operate.md)."""

@@ -4,7 +4,7 @@ calibrated node model for the rest.
 A tile's stores hold up the next tile by either way to store. That is the form ``single``, whose role fetches its next task when what its SM
 has outstanding has drained. A warp whose bulk stores leave from a staged copy computes on, but the next tile's keys and values are read by
 the copy engine, and behind bulk stores it brings nothing before these have left, for a warp that has stored nothing either
-(`cuda/store_queue.cu`, docs/ulysses.md).
+(`cuda/store_queue.cu`, results/h200-x2/ulysses).
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def run(
     say: Callable[[str], None] = lambda text: None,
     keep: Callable[[dict[str, Any]], None] = lambda document: None,
 ) -> dict[str, Any]:
-    """Measure every case on the first GPUs of this machine and return the document of docs/ulysses.md.
+    """Measure every case on the first GPUs of this machine and return the document of results/h200-x2/ulysses.
 
     Of each case, the fewest rounds of an `Effort` are taken however long they last. `pairs`: only attention alone and fused are timed, in
     rounds there and back: for long rows, whose clocks wander. `say` is told what is under way, and `keep` is given the document so far

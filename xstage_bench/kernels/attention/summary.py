@@ -1,4 +1,4 @@
-"""The few numbers of each case that scripts read: ``summary.json`` of docs/ulysses.md, and the paper's figures of merit with intervals."""
+"""The few numbers of each case that scripts read: ``summary.json`` of results: ulysses, and the paper's figures of merit with intervals."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ STEP_BYTES = 128
 #: How many stages of operands can be asked for ahead. Three do not cover the latency; more than five have no room in every build.
 FEWEST_STAGES, MOST_STAGES = 4, 5
 #: Tiles per SM, of both kinds, from which the shorter ring is faster: it keeps SMs that read the same weights in step, out of which a long
-#: layer brings them; in a short one it only covers less latency. From one run of the suite (docs/moe.md).
+#: layer brings them; in a short one it only covers less latency. From one run of the suite (results/h200-x2/moe).
 LONG_LAYER_TILES = 150
 _STAGE_BYTES, _STAGED_BYTES, _SCALES_BYTES = 32768, 4096, 512  # the last two: of each of eight warps
 _PULL_BUFFERS, _PULL_BYTES = 4, 4096

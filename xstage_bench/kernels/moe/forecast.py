@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from xstage_bench.model.tasks.predict import TaskPrediction
 
 #: Linear-1 tiles per CTA by which Linear-1 may be ahead. With less than one a tile that is a little late holds up its SM, which is not
-#: predicted: in 48 searches half a tile was never the fastest lead, and up to 1.7 times slower (docs/moe.md).
+#: predicted: in 48 searches half a tile was never the fastest lead, and up to 1.7 times slower (results/h200-x2/moe).
 LEADS = (1.0, 2.0, 4.0, 8.0)
 #: A short lead waits when a tile is late, a long one leaves a long tail: what the replayed skeleton found best stands first.
 PREFERRED = (2.0, 1.0, 4.0, 8.0)
 #: How near predictions must be to count as one: as far as the model is off in the median on this kernel.
 ALIKE = 0.03
 #: By how much leads must be predicted slower than waves to count as slower. In one case of ten they are predicted too slow beside waves by
-#: this much and more (docs/moe.md): what is not predicted costs waves more.
+#: this much and more (results/h200-x2/moe): what is not predicted costs waves more.
 SURELY_SLOWER = 0.05
 #: Of R: what the Linear-2 tiles of a wave ask of the link, all SMs at once, up to which no burst meets a full stage and interleaving has
 #: nothing to gain, where all experts have as many rows; less where they have not, since waves then wait for the busiest ones, which leads

@@ -1,4 +1,4 @@
-"""The few numbers of each row that scripts read: ``summary.json`` of docs/moe.md, and the bars over the whole suite."""
+"""The few numbers of each row that scripts read: ``summary.json`` of results/h200-x2/moe, and the bars over the whole suite."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from xstage_bench.kernels.moe.build import LONG_LAYER_TILES
 from xstage_bench.kernels.moe.forecast import ALIKE, CALM, CALM_UNEVEN, LEADS, ONE_BLOCK, PREFERRED, SURELY_SLOWER, UNEVEN
 from xstage_bench.machine.gpus import Default
 
-_SUITE = "three runs of the suite on 2 x H200, 2026-11-29 and -30 (docs/moe.md)"
-_LEADS = "48 searches of the suite on 2 x H200 (docs/moe.md)"
+_SUITE = "three runs of the suite on 2 x H200, 2026-11-29 and -30 (results/h200-x2/moe)"
+_LEADS = "48 searches of the suite on 2 x H200 (results/h200-x2/moe)"
 
 TUNED: tuple[Default, ...] = (
     *(Default(name="lead tried", value=lead, unit="Linear-1 tiles per CTA", source=_LEADS) for lead in LEADS),

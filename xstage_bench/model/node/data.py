@@ -97,7 +97,7 @@ def measured(samples: pd.DataFrame, source: int, destination: int, probes: Seque
     Parameters
     ----------
     samples : DataFrame
-        As in docs/file-format.md.
+        As in docs/files.md.
     source, destination : int
     probes : sequence of str or None
         Only these; None is all.

@@ -93,7 +93,7 @@ def calibrate_node(
     Parameters
     ----------
     samples, producers : DataFrame
-        As in docs/file-format.md. Probes used: placement (the map), `CALIBRATION_PROBES`, and `IRREGULAR_PROBE` for the intervals. Held-out
+        As in docs/files.md. Probes used: placement (the map), `CALIBRATION_PROBES`, and `IRREGULAR_PROBE` for the intervals. Held-out
         probes are never looked at.
     source, destination : int
     smids : ndarray of int

@@ -33,7 +33,7 @@ def infer_placement(samples: pd.DataFrame, producers: pd.DataFrame, source: int,
     Parameters
     ----------
     samples, producers : DataFrame
-        As in docs/file-format.md. Used: schedules of the probe ``placement`` with a list of smids, source as given, remote destination.
+        As in docs/files.md. Used: schedules of the probe ``placement`` with a list of smids, source as given, remote destination.
     source : int
     smids : ndarray of int, optional
         All smids of the GPU; default is those seen.

@@ -1,4 +1,4 @@
-"""A model for other programs: a C++ header, JSON, CSV, TOML, or a text file for Prometheus' node_exporter (docs/export.md).
+"""A model for other programs: a C++ header, JSON, CSV, TOML, or a text file for Prometheus' node_exporter (docs/own-kernel.md).
 
 Every format carries the same stages (`model.stage.Stage`) and says where they come from. The same model gives the same bytes.
 """
