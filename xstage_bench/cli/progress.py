@@ -47,4 +47,5 @@ def _lines() -> Callable[[Progress], None]:
 
 
 def _where(now: Progress) -> str:
-    return f"{now.pair[0]}>{now.pair[1]}, process {now.process + 1}"
+    source, destination = now.pair
+    return f"{source}>{'host' if destination < 0 else destination}, process {now.process + 1}"

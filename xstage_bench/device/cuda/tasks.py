@@ -254,7 +254,8 @@ def calibration(warps: int, form: Form, producers: int, source: int) -> TaskSche
     size = producers * lengths.size
     none, zero = np.full(size, NONE), np.zeros(size, dtype=np.int64)
     producer = np.repeat(np.arange(producers), lengths.size)
-    return TaskSchedule(producers, producer, np.tile(lengths, producers), zero, zero, none, none, warps=warps, form=form, source=source)
+    ends = {"source": source, "destination": source}  # nothing is stored, and there may be no second GPU
+    return TaskSchedule(producers, producer, np.tile(lengths, producers), zero, zero, none, none, warps=warps, form=form, **ends)
 
 
 def rate_of(packed: PackedTasks, stamps: NDArray[Any]) -> Rate:
