@@ -32,9 +32,13 @@ class HopperBuild:
         """Shared memory of a CTA."""
         raise NotImplementedError
 
+    def switches(self) -> dict[str, int]:
+        """What it is compiled for, by the macros' names without their prefix."""
+        raise NotImplementedError
+
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions."""
-        raise NotImplementedError
+        return {f"XSTAGE_{name}": str(int(value)) for name, value in self.switches().items()}
 
     def cubin(self) -> bytes:
         """Compile; needs no GPU."""

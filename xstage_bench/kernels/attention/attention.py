@@ -93,17 +93,10 @@ class AttentionBuild(HopperBuild):
     def _input_bytes(self) -> int:
         return self._tile_bytes + 2 * self.stages * self.keys * self.head_dim * 2
 
-    def defines(self) -> dict[str, str]:
-        """Preprocessor definitions."""
-        return {
-            "XSTAGE_HEAD_DIM": str(self.head_dim),
-            "XSTAGE_KEYS": str(self.keys),
-            "XSTAGE_CONSUMERS": str(self.consumers),
-            "XSTAGE_STAGES": str(self.stages),
-            "XSTAGE_STORE": str(STORES.index(self.store)),
-            "XSTAGE_FLAGS": str(FLAGS.index(self.flags)),
-            "XSTAGE_STAMPS": str(int(self.stamps)),
-        }
+    def switches(self) -> dict[str, int]:
+        """What it is compiled for."""
+        numbers = {"HEAD_DIM": self.head_dim, "KEYS": self.keys, "CONSUMERS": self.consumers, "STAGES": self.stages}
+        return {**numbers, "STORE": STORES.index(self.store), "FLAGS": FLAGS.index(self.flags), "STAMPS": self.stamps}
 
 
 #: Builds to choose from, by head dimension: keys at a time, consumers, and TFLOP/s of one H200 on 16 to 33 thousand rows, 2026-11-29.

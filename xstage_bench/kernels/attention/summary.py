@@ -15,8 +15,6 @@ from xstage_bench.kernels.spread import spread
 SERIAL_NCCL = ("nccl", "nccl graph")
 #: How a row's flags are published where `fused_visible_us` is taken from.
 VISIBLE = "shard"
-
-
 #: What tells cases apart.
 CASE = ("shape", "heads", "kv_heads", "head_dim", "seq", "sp")
 
@@ -61,12 +59,7 @@ def _row(row: Mapping[str, Any], pair: Mapping[str, Any] | None) -> dict[str, An
     others = {"cudnn": "cudnn", "fused_visible": seen, **serial, "serial_copying_sms": copying}
     cost = pair if pair is not None and {name, alone, alone_of(store)} <= set(pair["samples_us"]) else row
     return {
-        "shape": row["shape"],
-        "heads": row["heads"],
-        "head_dim": row["head_dim"],
-        "seq": row["seq"],
-        "sp": row["sp"],
-        "emulated": row["emulated"],
+        **{key: row[key] for key in ("shape", "heads", "head_dim", "seq", "sp", "emulated")},
         "alone_us": times[alone],
         "cudnn_us": times.get("cudnn"),
         "serial_nccl_us": times.get(nccl) if nccl else None,
@@ -99,11 +92,8 @@ def _row(row: Mapping[str, Any], pair: Mapping[str, Any] | None) -> dict[str, An
 def _stall(row: Mapping[str, Any], stamped: Mapping[str, Any], store: str) -> dict[str, float | None]:
     """Return the longest that one SM is held up in its stores, predicted and by its stamps: what its stores took beyond local ones."""
     facts = stamped["tiles"][store]
-    tiles = (
-        len(facts["compute"]["wave_us"])
-        if len(facts["time_line"]["fused"]["tiles"]) >= TILES_SHOWN
-        else len(facts["time_line"]["fused"]["tiles"])
-    )
+    shown = len(facts["time_line"]["fused"]["tiles"])
+    tiles = len(facts["compute"]["wave_us"]) if shown >= TILES_SHOWN else shown
     local_ns = tiles * facts["store_ns"]["alone"][facts["quantiles"].index(50)]
     predicted = next((f["issue_stall_us"] for f in row.get("forecast") or () if (f["store"], f["order"]) == (store, FLAGGED)), None)
     return {"predicted": predicted, "measured": (facts["most_stored_ns_of_one_sm"] - local_ns) / 1e3}

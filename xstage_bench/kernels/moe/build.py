@@ -91,16 +91,14 @@ class MoeBuild(HopperBuild):
         barriers = 8 * (2 * self.stages + _PULL_BUFFERS) + 16  # and counts of tasks stored and scouted
         return self.stages * _STAGE_BYTES + 8 * _STAGED_BYTES + pulls + scales + barriers
 
-    def defines(self) -> dict[str, str]:
-        """Preprocessor definitions."""
-        return {
-            "XSTAGE_STAGES": str(self.stages),
-            "XSTAGE_FP8": str(int(self.fp8)),
-            "XSTAGE_COMBINE": str(COMBINES.index(self.combine)),
-            "XSTAGE_DISPATCH": str(int(self.dispatch)),
-            "XSTAGE_STAMPS": str(int(self.stamps)),
-            "XSTAGE_PLAN_BYTES": str(PLAN.itemsize),
-            "XSTAGE_STAMP_BYTES": str(STAMP.itemsize),
-            "XSTAGE_REPORT_BYTES": str(REPORT.itemsize),
-            "XSTAGE_SHARED_BYTES": str(self.shared_bytes),
+    def switches(self) -> dict[str, int]:
+        """What it is compiled for, and the sizes of what host and kernel share."""
+        of = {
+            "STAGES": self.stages,
+            "FP8": self.fp8,
+            "COMBINE": COMBINES.index(self.combine),
+            "DISPATCH": self.dispatch,
+            "STAMPS": self.stamps,
         }
+        sizes = {"PLAN": PLAN.itemsize, "STAMP": STAMP.itemsize, "REPORT": REPORT.itemsize, "SHARED": self.shared_bytes}
+        return {**of, **{f"{name}_BYTES": size for name, size in sizes.items()}}
