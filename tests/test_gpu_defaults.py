@@ -14,6 +14,7 @@ from xstage_bench.io.json_file import read_json
 from xstage_bench.judge.check import criticise
 from xstage_bench.judge.compare import Comparison, Side
 from xstage_bench.judge.yardstick import marks
+from xstage_bench.kernels import session
 from xstage_bench.kernels.attention import run as ulysses_run
 from xstage_bench.kernels.attention.attention import TUNED as ATTENTION
 from xstage_bench.kernels.attention.attention import builds_of
@@ -22,6 +23,7 @@ from xstage_bench.kernels.moe import run as moe_run
 from xstage_bench.kernels.moe.forecast import STORING_WARPS, forecast_notes
 from xstage_bench.kernels.moe.measure import link_rate
 from xstage_bench.kernels.moe.tuned import TUNED as MOE
+from xstage_bench.measure.survey import SurveyDocument
 from xstage_bench.model.document import load_model
 from xstage_bench.model.stage import stage_at
 from xstage_bench.model.tasks.costs import AHEAD, reference_costs
@@ -68,12 +70,15 @@ def test_the_bound_divides_by_the_models_rate_and_says_so_where_it_cannot():
 @pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H20"])
 def test_the_document_of_a_layer_names_what_was_tuned_elsewhere(tmp_path, monkeypatch, gpu):
     jobs = []
-    monkeypatch.setattr(moe_run, "snapshot", lambda: {"gpus": [{"index": i, "name": gpu} for i in (0, 1)]})
+    seen = [{"index": i, "name": gpu, "uuid": f"GPU-{i}", "pci_address": None} for i in (0, 1)]
+    monkeypatch.setattr(session, "snapshot", lambda: {"gpus": seen})
     monkeypatch.setattr(moe_run, "recorded", lambda work, job, document: jobs.append(job) or iter(()))
     said = []
     model = write_model(tmp_path / "model.json", gpu, 132)
     document = moe_run.run([], tmp_path / "moe.json", moe_run.SuiteOptions(model=model), say=said.append)
     assert jobs[0]["gpu"] == gpu
+    head = read_json(tmp_path / "moe.json", SurveyDocument)
+    assert (head.kind, head.complete, [g.name for g in head.node.gpus]) == ("moe", True, [gpu, gpu])
     tuned = read_json(tmp_path / "moe.json", dict)["tuned"]
     assert tuned["gpus"] == [gpu]
     assert len(tuned["constants"]) == len(MOE)
@@ -85,8 +90,7 @@ def test_the_document_of_a_layer_names_what_was_tuned_elsewhere(tmp_path, monkey
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 PCIe"])
 def test_the_document_of_attention_names_what_was_tuned_elsewhere(monkeypatch, gpu):
-    monkeypatch.setattr(ulysses_run, "snapshot", lambda: {"gpus": [], "nvml": None})
-    monkeypatch.setattr(ulysses_run, "link_error_deltas", lambda before, after: None)
+    monkeypatch.setattr(session, "snapshot", lambda: {"gpus": [], "nvml": None})
     facts = {"gpus": [{"index": 0, "name": gpu, "sms": 114}], "nccl": None, "cuda_sources": "x"}
     monkeypatch.setattr(ulysses_run, "recorded", lambda work, job, document: iter([("facts", facts)]))
     document = ulysses_run.run([], seconds_per_case=1, seed=0)

@@ -78,13 +78,13 @@ def _measured(
     resolve_backend("cuda", "gpu")
     for line in left_out:
         out.note(f"left out: {line}")
-    argv = {"argv": ["xstage", *sys.argv[1:]]}
+    argv = ["xstage", *sys.argv[1:]]
 
     def keep(document: dict[str, Any]) -> None:
         if path != STDOUT:
-            write_compact(path, {**argv, **document})
+            write_compact(path, document)
 
-    return {**argv, **run(cases, seconds_per_case=budget, seed=seed, pairs=pairs, say=out.note, keep=keep)}
+    return run(cases, seconds_per_case=budget, seed=seed, pairs=pairs, argv=argv, say=out.note, keep=keep)
 
 
 def _text(summary: dict[str, Any]) -> str:

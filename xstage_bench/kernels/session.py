@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from xstage_bench.device.cuda.compile import newly_compiled
 from xstage_bench.errors import DeviceLostError, XStageError
 from xstage_bench.io.identity import Kernel, merged, plain
+from xstage_bench.machine.environment import snapshot
+from xstage_bench.measure.rounds import Outcome
+from xstage_bench.measure.survey import head_of
+from xstage_bench.record.manifest import utc_now
+from xstage_bench.schedule.device import Gpu, Node
 
 #: Silence after which the process is taken for hung. Every wait inside the kernels ends after 2 s; compiling and connecting take longer.
 SILENCE_S = 120.0
@@ -18,6 +24,31 @@ SILENCE_S = 120.0
 START_S = 120.0
 #: Puts its results into the pipe by calling what it is given; runs in the new process.
 Work = Callable[[dict[str, Any], Callable[[str, Any], None]], None]
+
+
+def head(
+    kind: str, *, argv: Sequence[str] = (), seed: int = 0, options: Mapping[str, Any] | None = None
+) -> Callable[[bool], dict[str, Any]]:
+    """Return what makes the head of a document of a fused kernel (`survey.head_of`), as it is when called; told whether all is measured.
+
+    The GPUs are as the driver names them, without their SMs: the measuring process alone holds contexts.
+    """
+    before, created, started = snapshot(), utc_now(), time.monotonic()
+    seen = [g for g in before["gpus"] if g.get("index") is not None and g.get("name")]
+    gpus = tuple(Gpu(g["index"], g["name"], (), float(g.get("sm_clock_max_mhz") or 0), g["uuid"], g["pci_address"]) for g in seen)
+
+    def now(complete: bool) -> dict[str, Any]:
+        outcome = Outcome(wall_s=time.monotonic() - started, complete=complete)
+        given: dict[str, Any] = {"argv": argv, "seed": seed, "options": options}
+        return head_of(kind, "cuda", Node(gpus, (), 0.0), outcome, before, created, 1, **given)
+
+    return now
+
+
+def finish(document: dict[str, Any], now: Callable[[bool], dict[str, Any]]) -> dict[str, Any]:
+    """Return the document of a measurement that is done: state of the machine after it, time, and that it is complete."""
+    done = now(True)
+    return {**document, **{name: done[name] for name in ("finished", "complete", "environment_after", "link_error_deltas", "wall_s")}}
 
 
 def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> Iterator[tuple[str, Any]]:

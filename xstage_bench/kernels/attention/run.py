@@ -8,20 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from xstage_bench.device.cuda.gpu import gpu_count, load_eagerly
 from xstage_bench.errors import UsageError, WaivedError, XStageError
 from xstage_bench.kernels.attention.attention import ALONE, FLAGS, STORES, TUNED, Flags, Store, alone_of, best_build
-from xstage_bench.kernels.attention.document import SCHEMA_VERSION
 from xstage_bench.kernels.attention.problem import Placing, Problem
 from xstage_bench.kernels.attention.shapes import heads_named, known_heads
 from xstage_bench.kernels.attention.tile_facts import tile_facts
 from xstage_bench.kernels.attention.tile_order import ORDERS
-from xstage_bench.kernels.session import recorded
+from xstage_bench.kernels.session import finish, head, recorded
 from xstage_bench.kernels.spread import spread
-from xstage_bench.machine.environment import link_error_deltas, package_versions, snapshot
+from xstage_bench.machine.environment import snapshot
 from xstage_bench.machine.gpus import tuned_document
 
 AGAIN = f"{ALONE} again"
@@ -80,6 +78,7 @@ def run(
     seconds_per_case: float,
     seed: int,
     pairs: bool = False,
+    argv: Sequence[str] = (),
     say: Callable[[str], None] = lambda text: None,
     keep: Callable[[dict[str, Any]], None] = lambda document: None,
 ) -> dict[str, Any]:
@@ -89,23 +88,8 @@ def run(
     rounds there and back: for long rows, whose clocks wander. `say` is told what is under way, and `keep` is given the document so far
     after each case: a kill then loses one case. Rows that were measured before the process died are kept; ``failed`` says what is missing.
     """
-    before = snapshot()
-    document: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "backend": "cuda",
-        "simulated": False,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "driver": (before["nvml"] or {}).get("driver"),
-        "versions": package_versions(),
-        "seed": seed,
-        "pairs": pairs,
-        "environment_before": before,
-        "environment_after": None,
-        "link_error_deltas": None,
-        "kernels": [],
-        "failed": {},
-        "rows": [],
-    }
+    now = head("attention", argv=argv, seed=seed, options={"pairs": pairs})
+    document: dict[str, Any] = {**now(False), "pairs": pairs, "failed": {}, "rows": []}
     job = {"cases": list(cases), "seconds": seconds_per_case, "seed": seed, "pairs": pairs}
     try:
         for kind, value in recorded(measure, job, document):
@@ -122,11 +106,10 @@ def run(
             else:
                 say(value)
     except XStageError as error:
-        if isinstance(error, WaivedError) or "gpus" not in document:
+        if isinstance(error, WaivedError) or "nccl" not in document:
             raise
         document["failed"]["the rest"] = error.message
-    after = snapshot()
-    return {**document, "environment_after": after, "link_error_deltas": link_error_deltas(before, after)}
+    return finish(document, now)
 
 
 def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:

@@ -12,12 +12,9 @@ from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.kernels.moe.forecast import forecast_notes
 from xstage_bench.kernels.moe.suite import MoeCase, run_suite
 from xstage_bench.kernels.moe.tuned import TUNED
-from xstage_bench.kernels.session import recorded
-from xstage_bench.machine.environment import snapshot
+from xstage_bench.kernels.session import finish, head, recorded
 from xstage_bench.machine.gpus import tuned_document
 from xstage_bench.model.run_fit import find_model
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +55,13 @@ def run(
 
     `XStageError`: the GPUs cannot be measured, or were lost; what was measured before lies at `path`.
     """
-    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "backend": "cuda", "kernels": [], "rows": []}
-    document |= {"failed": {}, "left": {}, "tiles": {}}
+    now = head("moe", argv=argv, seed=options.seed)
+    document: dict[str, Any] = {**now(False), "rows": [], "failed": {}, "left": {}, "tiles": {}}
     if resume:
-        document |= read_json(path, dict)
-        document["left"] = {}
-    environment = snapshot()
+        document |= {**read_json(path, dict), "left": {}, "complete": False}
+    environment = document["environment_before"]
     names = [str(gpu["name"]) for gpu in environment["gpus"] if gpu["index"] in options.devices and gpu["name"]] or ["an unknown GPU"]
-    document |= {"argv": list(argv), "environment": environment, "tuned": tuned_document(names, TUNED), "forecast_notes": []}
+    document |= {"environment": environment, "tuned": tuned_document(names, TUNED), "forecast_notes": []}
     if options.model is not None:
         document["forecast_notes"] = forecast_notes(find_model(options.model))
     for note in (document["tuned"]["note"], *document["forecast_notes"]):
@@ -81,6 +77,6 @@ def run(
             write_json(path, document)
         else:
             document[kind][value[0]] = value[1]
-    document["environment_after"] = snapshot()
+    document = finish(document, now)
     write_json(path, document)
     return document
