@@ -242,7 +242,7 @@ def test_case_17_one_unit_in_every_name() -> None:
 
 
 def test_case_18_identical_code_is_no_regression(sound: Run) -> None:
-    """The experiment is in tests/test_compare.py, its large version in bench/compare_false_alarms.py."""
+    """The experiment is in tests/test_compare.py, its large version in tests/claims/compare_false_alarms.py."""
     model = fit_run(sound, resamples=40)
     assert compare(Side("a", model, None), Side("b", model, None)).verdict == "same"
 

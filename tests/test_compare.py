@@ -191,8 +191,8 @@ def test_ten_real_runs_of_one_node_are_the_same() -> None:
 
 
 def test_a_simulated_node_compared_with_itself_and_with_a_slow_link() -> None:
-    """A small version of bench/compare_false_alarms.py, which counts 1 000 pairs."""
-    bench = runpy.run_path(str(ROOT / "bench" / "compare_false_alarms.py"))
+    """A small version of tests/claims/compare_false_alarms.py, which counts 1 000 pairs."""
+    bench = runpy.run_path(str(ROOT / "tests" / "claims" / "compare_false_alarms.py"))
     runs = [bench["one_run"](seed) for seed in range(1, 9)]
     pairs = list(zip(runs[::2], runs[1::2], strict=True))
     assert bench["count"](pairs)[0] == 0

@@ -113,7 +113,7 @@ def test_links_between_pages_lead_somewhere(page):
 
 def test_makefile_targets_are_short_and_complete():
     text = (ROOT / "Makefile").read_text()
-    for target in ("setup", "profile", "test", "lint", "kernels", "figures", "bench"):
+    for target in ("setup", "profile", "test", "lint", "kernels", "figures", "bench", "pages"):
         recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)*)", text, re.M)
         assert recipe is not None, target
         assert recipe.group(1).count("\n") <= 3, target

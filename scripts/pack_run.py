@@ -1,4 +1,4 @@
-"""Write the parts of a recorded run as one, rows of one schedule together: ``python tools/pack_run.py FROM TO``.
+"""Write the parts of a recorded run as one, rows of one schedule together: ``python scripts/pack_run.py FROM TO``.
 
 For runs that are kept in the repository: the same rows in a quarter less. Nothing is left out; the column ``order`` says in which order
 they were measured. JSON beside the parts is written without indentation, other files are copied.

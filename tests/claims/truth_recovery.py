@@ -1,6 +1,6 @@
 """Do the intervals cover the truth? Make data with the fitted form, fit it, count; no GPU is needed.
 
-    python bench/truth_recovery.py [--replicas 1000]
+    python tests/claims/truth_recovery.py [--replicas 1000]
 
 One replica is a run of one (K, W), burst sizes x repetitions x processes, made from the closed forms with a known T0, R and Q: by the
 simulator's preset burst-gap, and here with multiplicative noise per repetition, rare one-sided spikes, and a spread between processes.
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from xstage_bench.device import Execution
 from xstage_bench.device.sim import BurstGapTruth, SimDevice

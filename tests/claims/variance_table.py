@@ -1,6 +1,6 @@
 """How much does the same measurement differ: within a process, between processes, between runs, between GPUs? The table of docs/compare.md.
 
-    python tools/variance_table.py
+    python tests/claims/variance_table.py
 
 Two kinds of number: the sentinel (all SMs, 4 warps, 128 KB each), which every recorded run repeats, and T0, R and Q as `xstage compare`
 takes them, fitted to the ten runs of results/h200-x2/2026-11-29-same-node and to the profile of other GPUs.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from xstage_bench.compare import PARAMETERS, Side, compare
 from xstage_bench.model.calibrate import calibrate
@@ -24,7 +24,7 @@ from xstage_bench.model.document import Model
 from xstage_bench.pipeline import find_model, usable_samples
 from xstage_bench.record.reader import Run, load_run
 
-RESULTS = Path(__file__).resolve().parent.parent / "results" / "h200-x2"
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "h200-x2"
 SAME = RESULTS / "2026-11-29-same-node"
 OTHERS = ("fences", "flavours", "link-sleep", "placement", "profile")
 #: A quick run of two and a half hours later, past midnight, on other GPUs.

@@ -1,7 +1,7 @@
 """Put the errors of recorded runs into results/reference/errors.json, which models are held against (xstage_bench/model_gate.py).
 
-    python tools/reference_errors.py --name h200-nv18 --gpu "NVIDIA H200" --default RUN/validation.json [MORE/validation.json ...]
-    python tools/reference_errors.py --name host --gpu "NVIDIA H200" --to host --default --bar node:holdout:0.05:0.25:0.975:0.85
+    python tests/claims/reference_errors.py --name h200-nv18 --gpu "NVIDIA H200" --default RUN/validation.json [MORE/validation.json ...]
+    python tests/claims/reference_errors.py --name host --gpu "NVIDIA H200" --to host --default --bar node:holdout:0.05:0.25:0.975:0.85
 
 Of several pairs the worst of each score is taken, and of files joined by a plus; of several files, for each flavour and family the first
 that has it. Of tiny bursts p95 alone is judged. A yardstick of the same name and destination is replaced. `--bar

@@ -1,6 +1,6 @@
 """How often does `xstage compare` call a simulated node better or worse than itself, and what does it notice? No GPU is needed.
 
-    python bench/compare_false_alarms.py [--pairs 400]
+    python tests/claims/compare_false_alarms.py [--pairs 400]
 
 One A/A pair is two independent runs of the same simulated node (preset h200-nv18-x2, whose processes differ in link rate and capacity),
 each in 3 processes: all SMs, 4 warps, 14 burst sizes, 7 repetitions, fitted like any run. The claim: at most 1 % of pairs are called
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from xstage_bench import compare
 from xstage_bench.device import Execution

@@ -1,6 +1,6 @@
 """How often the node model's intervals hold the truth: replicas of the model's own form plus noise, each fitted from scratch.
 
-    python bench/node_truth.py [--replicas 200] [--json]
+    python tests/claims/node_truth.py [--replicas 200] [--json]
 
 Exit status 4 when a parameter is covered outside 90 to 99.5 % of the replicas (180 to 199 of 200).
 """

@@ -1,6 +1,6 @@
 """Speed of the node model beside a simulation of every single warp-store of the same schedules; one core, one thread.
 
-    python bench/node_speed.py [--schedules 6000] [--json]
+    python tests/claims/node_speed.py [--schedules 6000] [--json]
 
 Bursts per second of processor time, median of five runs, of random schedules as the probe `holdout` draws them and of schedules in which
 nothing stalls. "packed": from the flat arrays of `Packed` to all arrays of the prediction (so finding which units produce, T0, the event

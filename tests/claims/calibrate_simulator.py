@@ -1,7 +1,7 @@
 """Calibrate the simulator's H200 preset on recorded data and print its error table.
 
-    python tools/calibrate_simulator.py                          # error table of the preset as it stands
-    python tools/calibrate_simulator.py --fit port link groups   # refit, in this order, and print the values to put into presets.py
+    python tests/claims/calibrate_simulator.py                          # error table of the preset as it stands
+    python tests/claims/calibrate_simulator.py --fit port link groups   # refit, in this order, and print the values to put into presets.py
 
 Reads the thinned copy in results/reference/h200-clean/ (``--data`` names another file of the same columns, such as the full recording).
 Every stage is deterministic: seeded, and bounded by a number of evaluations, not by time. Stages:

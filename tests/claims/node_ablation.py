@@ -1,6 +1,6 @@
 """What each parameter of the node model and each piece of its structure is worth: leave it out, fit again, look at the held-out error.
 
-``python tools/node_ablation.py RUN MODEL [PAIR]`` prints the table of docs/node-model.md; a minute or two.
+``python tests/claims/node_ablation.py RUN MODEL [PAIR]`` prints the table of docs/node-model.md; a minute or two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A fleet of 1 000 nodes with 56 pairs each is screened in under 60 s and 2 GB, and exactly the planted faults are found; no GPU is needed.
 
-    python bench/fleet_speed.py [--nodes 1000]
+    python tests/claims/fleet_speed.py [--nodes 1000]
 
 The nodes' rows are made from the closed form of isolated bursts with noise between repetitions, processes, links and nodes (simulated,
 and labelled so): 9 burst sizes, 3 processes of 3 repetitions, 4 536 rows per node. Planted: a slow node, a GPU whose egress is
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from xstage_bench.device import Gpu, Node
 from xstage_bench.model.burst_gap import isolated_issue_ns
@@ -32,7 +32,7 @@ from xstage_bench.record.manifest import Manifest, save_manifest
 from xstage_bench.record.parts import SAMPLES_FOLDER, part_name, to_table, write_table
 from xstage_bench.schedule import Burst, Schedule
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 GPUS, SMS, MHZ = 8, 132, 1980.0
 SIZES = tuple(2048 * n for n in (1, 4, 16, 32, 64, 96, 128, 192, 256))
 PROCESSES, REPETITIONS = 3, 3

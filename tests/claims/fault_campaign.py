@@ -1,6 +1,6 @@
 """A thousand runs on sick simulated nodes: none hangs, none shows a traceback or a wrong number as good, every folder can be read.
 
-    python bench/fault_campaign.py [--runs 1000]
+    python tests/claims/fault_campaign.py [--runs 1000]
 
 Each seed draws some of: stores that are lost, operations that hang, a throttled GPU, a slow link, an error in the middle, NVML queries that
 fail and GPUs that are lost, a kill -9 or a Ctrl-C at a random moment, a disk that is full or read-only from a random write on. The run is
@@ -27,8 +27,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import fake_nvml
 import msgspec
