@@ -86,6 +86,14 @@ def origin(document: Mapping[str, Any], about: Mapping[str, Any] | None = None) 
     return f"Measured on {said or about.get('gpu') or about.get('gpus')}, driver {driver or 'not known'}, {day}; {instrument}."
 
 
+def beside(folder: Path, topic: str) -> Path:
+    """Return the recording of another topic of the same node; the newest where names have dates."""
+    if (folder.parent / topic).is_dir() and not (folder.parent / topic / "page.py").exists():
+        return folder.parent / topic
+    dated = sorted(folder.parent.glob(f"????-??-??-{topic}"))
+    return dated[-1] if dated else folder.parent / topic
+
+
 def put(page: Path, tables: Mapping[str, str]) -> str:
     """Return the text of a page with its tables; a mark without a table, and a table without a mark, are errors."""
     text = page.read_text()
