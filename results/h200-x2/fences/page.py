@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (3, 2)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tables import interval, main, number, origin, table
 

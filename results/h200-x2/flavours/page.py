@@ -1,6 +1,6 @@
 """Tables of flavours and layouts: a run of the probes ``flavours``, ``layouts`` and their hold-outs, and what lies beside it.
 
-``page.py [write] [FOLDER]``; ``page.py record OUT.json [FLAVOUR]``: what each flavour and layout puts on the link per byte of payload (wire.json).
+``page.py [write] [FOLDER]``; ``page.py record OUT.json [FLAVOUR]``: what each flavour and layout puts on the link per byte (wire.json).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (3, 2)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tables import half, main, number, origin, per_cent, table
 

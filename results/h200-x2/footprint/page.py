@@ -1,6 +1,6 @@
 """Table of R and T0 over the footprint of a burst's destination: ``page.py [write] [FOLDER]``.
 
-FOLDER holds ``footprint01.json.gz`` and ``footprint10.json.gz``, as ``python -m xstage_bench.device.cuda.footprint --pair 0>1`` writes them.
+FOLDER holds ``footprint01.json.gz`` and ``footprint10.json.gz``, as ``xstage measure footprint`` writes them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (3, 2)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tables import main, number, origin, table
 

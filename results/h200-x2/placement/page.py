@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (3, 2)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tables import beside, main, number, origin, per_cent, table
 
@@ -80,9 +81,7 @@ def tables(folder: Path) -> dict[str, str]:
     found = both(folder)
     return {
         "when": origin(read_json(folder / "manifest.json", dict[str, Any])),
-        "choices": table(
-            ("SMs", "KiB per SM", *NAMED, "16 random", "worst over best", "predicted"), choices(found[0, 1], found[1, 0])
-        ),
+        "choices": table(("SMs", "KiB per SM", *NAMED, "16 random", "worst over best", "predicted"), choices(found[0, 1], found[1, 0])),
         "errors": errors(found),
         "units": units(found[0, 1], load_run(folder).manifest.node.gpus[0].sm_clock_mhz),
     }

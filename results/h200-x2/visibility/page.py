@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (3, 2)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tables import interval, main, number, origin, table
 
@@ -149,7 +150,7 @@ def torn(groups: list[list[Row]]) -> str:
 
 
 def domains(groups: Iterator[list[Row]]) -> str:
-    """Wait of each release by who is in another memory synchronisation domain, behind the backlog; prober on an idle SM, beside a producer."""
+    """Wait of each release behind the backlog, by who is in another memory synchronisation domain; prober on an idle SM, beside a producer."""
     by: dict[str, dict[str, list[str]]] = {}
     for g in groups:
         if g[0]["method"] != "relaxed":

@@ -1,19 +1,24 @@
-"""Tables of docs/pacer.md: the pacer's answers on a recorded run and on the GPU, and what its order saves.
+"""Tables of the device-side pacer: its answers on a recorded run and inside a kernel, and what its order saves.
 
-    python tools/pacer_table.py results/h200-x2/2026-11-29-profile [PACING.npz [SUMMARY.json]]
-
-The npz is what tools/measure_pacer.py wrote. A burst counts as stalled above 1.25 times the node model's T0, as in validation.json.
+``page.py [write] [FOLDER]`` shows summary.json. ``page.py record MODEL OUT.npz`` measures on two GPUs (record.py), and ``page.py summary RUN
+OUT.npz FOLDER`` makes summary.json of that and of the held-out schedules of a profile with all of its producers.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tables import main, number, origin, per_cent, table
 
 from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.device.cuda.pacing import STEP
@@ -24,7 +29,7 @@ from xstage_bench.model.predict import predict_all
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.model.validate import STALLED_ABOVE
 from xstage_bench.pipeline import find_model
-from xstage_bench.record.json_file import write_json
+from xstage_bench.record.json_file import read_json, write_json
 from xstage_bench.record.reader import load_run, schedules_of
 from xstage_bench.schedule import Burst, Schedule
 
@@ -117,30 +122,65 @@ def choices(found: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    """Print rows of dicts as a table."""
-    head = list(rows[0])
-    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
-    for row in rows:
-        print("| " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()) + " |")
-    print()
+RECORDED = ("start rule", "note only", "note and settle", "of stalled bursts", "of free ones")
+DEVICE = ("SMs", "start", "bursts", "stalled", "asked in the kernel", "from its stamps")
 
 
-def main(words: list[str]) -> None:
-    """Print the tables, and write them when a third word names a file."""
-    where = Path(words[0])
-    model = find_model(where)
-    summary: dict[str, Any] = {"recorded": recorded(where, model)}
-    kernels = load_run(where).manifest.kernels
-    if len(words) > 1:
-        found = np.load(words[1])
-        summary |= {"device": on_device(model, found), "choice": choices(found)}
-        kernels = merged(kernels, [Kernel(**k) for k in json.loads(str(found["kernels"]))] if "kernels" in found else [])
-    for rows in summary.values():
-        show(rows)
-    if len(words) > 2:
-        write_json(Path(words[2]), {"schema_version": 1, "model": str(where), "kernels": plain(kernels), **summary})
+def summary(run: str, npz: str, folder: str) -> None:
+    """Write summary.json."""
+    model, loaded, found = find_model(Path(run)), load_run(run), np.load(npz)
+    about = json.loads(str(found["about"])) if "about" in found else {}
+    kernels = merged(loaded.manifest.kernels, [Kernel(**k) for k in json.loads(str(found["kernels"]))] if "kernels" in found else [])
+    document = {"schema_version": 1, "model": run, **about, "kernels": plain(kernels), "recorded": recorded(Path(run), model)}
+    write_json(Path(folder) / "summary.json", {**document, "device": on_device(model, found), "choice": choices(found)})
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Return every table of summary.json."""
+    document = read_json(folder / "summary.json", dict[str, Any])
+    about = folder / "about.json"
+    return {
+        "when": origin(document, read_json(about, dict[str, Any]) if about.exists() else None),
+        "recorded": table(RECORDED, shown_recorded(document["recorded"])),
+        "device": table(DEVICE, shown_device(document["device"])),
+        "choice": shown_choice(document["choice"]),
+    }
+
+
+def shown_recorded(rows: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield the balanced accuracy by start rule; shares of stalled and of free bursts are with settle."""
+    by = {(r["start"], r["settle"]): r for r in rows}
+    for start in sorted({r["start"] for r in rows}, key=lambda name: (name == "all", name)):
+        plainly, settled = (by[start, settle] for settle in (False, True))
+        right = (settled[name] for name in ("balanced_accuracy", "right_of_stalled", "right_of_free"))
+        yield start, per_cent(plainly["balanced_accuracy"]), *map(per_cent, right)
+
+
+def shown_device(rows: list[dict[str, Any]]) -> Iterator[tuple[object, ...]]:
+    """Yield what was asked inside the kernel, and what the present version says to the same stamps."""
+    by = {(r["producers"], r["start"], r["asked"]): r for r in rows}
+    for producers, start in dict.fromkeys(key[:2] for key in by):
+        kernel, again = (by[producers, start, who] for who in ("kernel", "from stamps"))
+        said = (per_cent(kernel["stalled"], 0), *(per_cent(r["balanced_accuracy"]) for r in (kernel, again)))
+        yield producers, "timed" if start == "timed" else "after random work", number(kernel["bursts"]), *said
+
+
+def shown_choice(rows: list[dict[str, Any]]) -> str:
+    """Total time over that of the works alone: fixed and paced orders of each depth, timed spinning."""
+    depths = sorted(int(name.split()[1]) for name in rows[0] if name.startswith("paced "))
+    lines = []
+    for r in (r for r in rows if r["work"] == "spin" and r["load"] in (0.6, 0.95, 1.4)):
+        cells = (f"{r[f'fixed {n}']:.3f} / {r[f'paced {n}']:.3f}" for n in depths)
+        lines.append((r["bursts"].removeprefix("even "), r["load"], number(r["fixed 1"], 3), *cells))
+    return table(("bursts", "load", "each after its work", *(f"fixed {n} / paced {n}" for n in depths)), lines)
+
+
+def record(model: str, out: str) -> None:
+    """Measure."""
+    from record import main as measure
+
+    measure(model, out)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(__file__, tables, record=record, summary=summary)

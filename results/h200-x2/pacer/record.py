@@ -1,15 +1,14 @@
 """Measure the device-side pacer on two GPUs: its answers against stalls, and what its choice between storing and computing saves.
 
-    python tools/measure_pacer.py MODEL OUT.npz
+    python results/h200-x2/pacer/page.py record MODEL OUT.npz
 
 Answers: random timed and free schedules; every producer's answer and issue time of every burst. Choice: works and bursts in fixed orders
-and in the order that the pacer chooses, and the works alone. All goes to one npz; tools/pacer_table.py makes the tables of docs/pacer.md.
+and in the order that the pacer chooses, and the works alone. All goes to one npz, of which page.py makes summary.json.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from xstage_bench.device.cuda.compile import compiled
 from xstage_bench.device.cuda.identity import plain
 from xstage_bench.device.cuda.pacing import STEP, Pacing
+from xstage_bench.environment import snapshot
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.pipeline import find_model
 
@@ -98,7 +98,8 @@ def choice(pacing: Pacing, model: Any, rng: np.random.Generator, found: dict[str
 def main(model_path: str, out: str) -> None:
     """Measure, and write after each part."""
     model, pacing, rng = find_model(Path(model_path)), Pacing(), np.random.default_rng(20261129)
-    found: dict[str, np.ndarray] = {"orders": np.array([name for name, *_ in ORDERS]), "about": np.array(json.dumps({"model": model.gpu}))}
+    about = np.array(json.dumps({"environment": snapshot()}))
+    found: dict[str, np.ndarray] = {"orders": np.array([name for name, *_ in ORDERS]), "about": about}
     warm = steps(np.full(STEPS, 30000), np.full(STEPS, 2048), stage_at(model, 132, WARPS))
     pacing.verify(stage_at(model, 132, WARPS), 32)
     for _ in range(20):  # clocks rise from idle
@@ -107,7 +108,3 @@ def main(model_path: str, out: str) -> None:
     for part in (choice, answers):
         part(pacing, model, rng, found)
         np.savez_compressed(out, **found)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:3])
