@@ -1,7 +1,6 @@
-"""Where a stall shows and what else has to wait: measure with ``cuda/store_queue.cu`` on two GPUs (docs/own-kernel.md).
+"""Where a stall shows and what else has to wait: ``cuda/store_queue.cu`` (``page.py [write] [FOLDER]``).
 
-``python tools/store_queue.py measure OUT.json``: every instruction after 4 to 32 stores of each of four warps, on 1, 32 and all SMs.
-``python tools/store_queue.py show OUT.json``: the table.
+``page.py record OUT.json`` measures on two GPUs: every instruction after 4 to 32 stores of each of four warps, on 1, 33, 66 and all SMs.
 """
 
 from __future__ import annotations
@@ -14,6 +13,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tables import main, number, origin, table
 
 from xstage_bench.device.cuda.compile import compile_kernel, compiled
 from xstage_bench.device.cuda.identity import plain
@@ -62,7 +66,7 @@ def cycles(rounds: NDArray[Any]) -> dict[str, float]:
     return out
 
 
-def measure(path: str) -> None:
+def record(path: str) -> None:
     """Execute everything once on GPU 0, to memory of GPU 1, and write the medians; every byte of the last rounds is read back."""
     import cupy
     from cuda.bindings import driver
@@ -150,18 +154,45 @@ def _wrong(memory: NDArray[np.uint32], active: NDArray[np.int64], salt: int, sto
     return int((have != expected).sum())
 
 
-def show(path: str) -> None:
-    """Print the table."""
-    print("| SMs | stores per warp | by | then | after the last store | after it | after a fence | beside: longest | last slow |")
-    print("|" + "---|" * 9)
-    for r in sorted(read_json(Path(path), dict[str, Any])["rows"], key=lambda r: (r["sms"], r["stores_per_warp"])):
-        cells = [r[f"{name}_cycles"] for name in ("stored", "then", "fenced", "bystander_longest", "bystander_last_slow")]
-        print(
-            f"| {r['sms']} | {r['stores_per_warp']} | {r.get('by', 'st.v4')} | {r['after_the_stores']} | "
-            + " | ".join(f"{c:.0f}" for c in cells)
-            + " |"
-        )
+def tables(folder: Path) -> dict[str, str]:
+    """Return every table; ``all`` has every variant."""
+    document = read_json(folder / "store_queue.json", dict[str, Any])
+    rows = sorted(document["rows"], key=lambda r: (r["sms"], r["stores_per_warp"]))
+    names = ("stored", "then", "fenced", "bystander_longest", "bystander_last_slow")
+    head = ("SMs", "stores per warp", "by", "then", "after the last store", "after it", "after a fence", "beside: longest", "last slow")
+    every = [
+        (r["sms"], r["stores_per_warp"], r.get("by", "st.v4"), r["after_the_stores"], *(number(r[f"{n}_cycles"]) for n in names))
+        for r in rows
+    ]
+    return {"when": origin(document), "queue": queue(rows), "beside": bystander(rows), "all": table(head, every)}
+
+
+def _of(rows: list[dict[str, Any]], sms: int, stores: int, by: str = "st.v4") -> dict[str, dict[str, Any]]:
+    return {r["after_the_stores"]: r for r in rows if (r["sms"], r["stores_per_warp"], r.get("by", "st.v4")) == (sms, stores, by)}
+
+
+def queue(rows: list[dict[str, Any]]) -> str:
+    """Cycles until the last store is issued, until the SM has taken all, and until one more instruction is through."""
+    then = ("shuffle", "shared load", "overwrite", "global load")
+    lines = []
+    for sms in (1, max(r["sms"] for r in rows)):
+        for stores in STORES:
+            found = _of(rows, sms, stores)
+            cells = (number(found["nothing"][f"{n}_cycles"]) for n in ("stored", "fenced"))
+            lines.append((sms, stores, *cells, *(number(found[name]["then_cycles"]) for name in then)))
+    head = ("a shuffle", "a read of shared memory", "a register is overwritten", "a read from L2")
+    return table(("SMs", "stores per warp", "issued after, cycles", "taken after", *head), lines)
+
+
+def bystander(rows: list[dict[str, Any]]) -> str:
+    """Return the longest read by a warp that stores nothing on an SM that does, all SMs storing."""
+    sms, lines = max(r["sms"] for r in rows), []
+    for stores in STORES:
+        found = [_of(rows, sms, stores, by)[name]["bystander_longest_cycles"] for by in ("st.v4", "bulk") for name in ("global load", "bulk load")]
+        lines.append((stores * WARPS * STORE_BYTES >> 10, *map(number, found)))
+    head = (f"{by}: {who}" for by in ("16-byte stores", "bulk stores") for who in ("read from L2", "read by the copy engine"))
+    return table(("KiB stored per SM", *head), lines)
 
 
 if __name__ == "__main__":
-    {"measure": measure, "show": show}[sys.argv[1]](*sys.argv[2:])
+    main(__file__, tables, record=record)

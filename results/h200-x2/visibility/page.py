@@ -150,7 +150,7 @@ def torn(groups: list[list[Row]]) -> str:
 
 
 def domains(groups: Iterator[list[Row]]) -> str:
-    """Wait of each release behind the backlog, by who is in another memory synchronisation domain; prober on an idle SM, beside a producer."""
+    """Wait of each release behind the backlog, by who is in another synchronisation domain; prober on an idle SM, beside a producer."""
     by: dict[str, dict[str, list[str]]] = {}
     for g in groups:
         if g[0]["method"] != "relaxed":

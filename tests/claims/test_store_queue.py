@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import store_queue
+from tables import load
 
 from xstage_bench.assets import asset_dir
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
+
+store_queue = load("h200-x2/store-queue")
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
