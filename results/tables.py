@@ -132,10 +132,10 @@ def main(page: str, tables: Callable[[Path], Mapping[str, str]], draw: Callable[
         draw(folder, home)
 
 
-def load(topic: str) -> ModuleType:
-    """Return a page as a module: ``h200-x2/visibility``; ``h200-x2/moe/record`` is another file beside it."""
+def load(topic: str | Path) -> ModuleType:
+    """Return a page as a module: ``h200-x2/visibility``, or the path of another file beside one."""
     path = ROOT / topic
-    path = path / "page.py" if path.is_dir() else path.with_suffix(".py")
+    path = path / "page.py" if path.is_dir() else path.resolve()
     name = "results_" + re.sub(r"\W", "_", str(path.relative_to(ROOT).with_suffix("")))
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)

@@ -1,7 +1,7 @@
 """Tables of the device-side pacer: its answers on a recorded run and inside a kernel, and what its order saves.
 
-``page.py [write] [FOLDER]`` shows summary.json. ``page.py record MODEL OUT.npz`` measures on two GPUs (record.py), and ``page.py summary RUN
-OUT.npz FOLDER`` makes summary.json of that and of the held-out schedules of a profile with all of its producers.
+``page.py [write] [FOLDER]`` shows summary.json. ``page.py record MODEL OUT.npz`` measures on two GPUs (record.py), and ``page.py summary
+RUN OUT.npz FOLDER`` makes summary.json of that and of the held-out schedules of a profile with all of its producers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tables import main, number, origin, per_cent, table
+from tables import load, main, number, origin, per_cent, table
 
 from xstage_bench.device.cuda.identity import Kernel, merged, plain
 from xstage_bench.device.cuda.pacing import STEP
@@ -177,9 +177,7 @@ def shown_choice(rows: list[dict[str, Any]]) -> str:
 
 def record(model: str, out: str) -> None:
     """Measure."""
-    from record import main as measure
-
-    measure(model, out)
+    load(Path(__file__).with_name("record.py")).main(model, out)
 
 
 if __name__ == "__main__":

@@ -188,7 +188,11 @@ def bystander(rows: list[dict[str, Any]]) -> str:
     """Return the longest read by a warp that stores nothing on an SM that does, all SMs storing."""
     sms, lines = max(r["sms"] for r in rows), []
     for stores in STORES:
-        found = [_of(rows, sms, stores, by)[name]["bystander_longest_cycles"] for by in ("st.v4", "bulk") for name in ("global load", "bulk load")]
+        found = [
+            _of(rows, sms, stores, by)[name]["bystander_longest_cycles"]
+            for by in ("st.v4", "bulk")
+            for name in ("global load", "bulk load")
+        ]
         lines.append((stores * WARPS * STORE_BYTES >> 10, *map(number, found)))
     head = (f"{by}: {who}" for by in ("16-byte stores", "bulk stores") for who in ("read from L2", "read by the copy engine"))
     return table(("KiB stored per SM", *head), lines)

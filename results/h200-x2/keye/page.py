@@ -1,38 +1,36 @@
 """The Keye-VL-2.0 table: every phase under 90 layouts, as it is and as advised; the replayed phases with what was measured.
 
-python tools/keye_table.py MODEL.json results/h200-x2/keye [SM_CLOCK_MHZ [REPLAY.json]] > docs/keye-table.md
-
-OUT gets keye.json, the page docs/keye-table.md goes to stdout. REPLAY is the document of a replay of `replay_set` and of its advised
-forms: a phase whose schedule was replayed gets its measured times beside, all others are predicted only.
+``page.py [write] [FOLDER]`` shows keye.json.gz; ``page.py predict MODEL REPLAY.json FOLDER [SM_CLOCK_MHZ]`` makes it. REPLAY is the replay
+of the workloads and of their advised forms: a phase whose schedule was replayed gets its measured times beside, all others are predicted
+only.
 """
 
 from __future__ import annotations
 
+import gzip
 import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tables import main, table
+
 from xstage_bench.model.document import load_model
-from xstage_bench.record.json_file import write_json
+from xstage_bench.record.atomic import write_bytes
+from xstage_bench.record.json_file import encode_json, read_json
 from xstage_bench.replay_document import read_replay
 from xstage_bench.workloads.predict import predict_workload
 from xstage_bench.workloads.prediction import WorkloadPrediction
 
 CASES = (("prefill", 8192), ("prefill", 32768), ("prefill", 131072), ("prefill", 262144), ("decode", 131072))
 EP, SP, DTYPES = (2, 4, 8), (1, 2, 4), ("bf16", "fp8")
+DOCUMENT = "keye.json.gz"
 #: Phases of the pass, not of a layer.
 ONCE = ("vision", "reshard")
 HEAD = ("pass", "EP", "SP", "type", "MB a layer", "layer, us", "pass, ms", "due to stores", "gained", "experts, us", "experts measured, us")
-
-ABOUT = """# Keye-VL-2.0 under 90 layouts
-
-**Predicted** with `{model}` at an SM clock of {clock:g} MHz, under the assumptions of [workloads](workloads.md); written by
-`tools/keye_table.py`. `a -> b` is as it is today -> with every advice taken ([advice](advise.md)); no tile is cut. The last column is
-**measured**: the experts' schedule and its advised form replayed on 2 x H200, EP8 emulated for the sender; a dash was not replayed.
-`due to stores` and `gained` are shares of the whole pass. All phases of every row are in `results/h200-x2/keye/keye.json`, where those
-that were replayed ({n} schedules in all) have their measured times.
-"""
 
 
 def measured_ns(replay: Path) -> dict[str, tuple[float, float]]:
@@ -59,18 +57,18 @@ def with_measured(prediction: WorkloadPrediction, measured: dict[str, tuple[floa
     return document
 
 
-def line(row: dict[str, Any]) -> str:
-    """One line of the table."""
+def cells(row: dict[str, Any]) -> list[str]:
+    """Return one line of the table."""
     stores = sum(p["stores_ns"] * p["repeats"] for p in row["phases"])
     experts = next(p for p in row["phases"] if p["name"] == "experts")
     replayed = "-"
     if experts["measured_ns"] is not None:
         advised = experts["measured_advised_ns"]
         replayed = f"{experts['measured_ns'] * 1e-3:.0f} -> {'-' if advised is None else f'{advised * 1e-3:.0f}'}"
-    cells = [
+    return [
         f"{row['mode']} {row['context'] // 1024}K",
-        row["ep"],
-        row["sp"],
+        str(row["ep"]),
+        str(row["sp"]),
         row["dtype"],
         f"{sum(p['remote_bytes'] for p in row['phases'] if p['name'] not in ONCE) * 1e-6:.1f}",
         f"{row['layer_ns'] * 1e-3:.0f} -> {row['advised_layer_ns'] * 1e-3:.0f}",
@@ -80,31 +78,37 @@ def line(row: dict[str, Any]) -> str:
         f"{experts['total_ns'] * 1e-3:.0f} -> {experts['advised_ns'] * 1e-3:.0f}",
         replayed,
     ]
-    return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def main(model: str, out: str, sm_clock_mhz: str | None = None, replay: str | None = None) -> None:
-    """Predict every row, write the document, print the table."""
+def predict(model: str, replay: str, folder: str, sm_clock_mhz: str | None = None) -> None:
+    """Predict every row and write the document."""
     loaded, clock = load_model(Path(model)), None if sm_clock_mhz is None else float(sm_clock_mhz)
-    measured = measured_ns(Path(replay)) if replay else {}
+    measured = measured_ns(Path(replay))
     known: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     phase_notes: dict[str, str] = {}
-    print(ABOUT.format(model=model, clock=clock or loaded.sm_clock_mhz, n=len(measured)))
-    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
     for (mode, context), ep, sp, dtype in product(CASES, EP, SP, DTYPES):
         layout: dict[str, Any] = {"ep": ep, "sp": sp, "context": context, "mode": mode, "dtype": dtype}
         found = predict_workload(loaded, "keye-vl-2", **layout, sm_clock_mhz=clock, known=known)
         phase_notes |= {p.name: p.note for p in found.phases}
         rows.append(with_measured(found, measured))
-        print(line(rows[-1]))
+        print(" ".join(cells(rows[-1])), file=sys.stderr, flush=True)
     notes = sorted({note for row in rows for note in row.pop("notes")})
     head = {"schema_version": 1, "model": model, "sm_clock_mhz": clock or loaded.sm_clock_mhz, "notes": notes, "phase_notes": phase_notes}
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "keye.json", {**head, "rows": rows})
-    print(f"{len(rows)} rows, {len(known)} distinct schedules, {sum(k in measured for k in known)} of them replayed", file=sys.stderr)
+    head["replayed"] = sum(key in measured for key in known)
+    write_bytes(Path(folder) / DOCUMENT, gzip.compress(encode_json({**head, "rows": rows}), 9, mtime=0))
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Return every table; ``all`` has every layout."""
+    document = read_json(folder / DOCUMENT, dict[str, Any])
+    eight = [row for row in document["rows"] if row["ep"] == max(EP)]
+    return {
+        "when": f"Predicted with `{document['model']}` at an SM clock of {document['sm_clock_mhz']:g} MHz.",
+        "eight": table(HEAD, map(cells, eight)),
+        "all": table(HEAD, map(cells, document["rows"])),
+    }
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(__file__, tables, predict=predict)
