@@ -1,9 +1,7 @@
-"""Write ``summary.json`` and ``table.md`` of a results folder of `xstage fused ulysses`, and table and bars of docs/ulysses.md.
+"""Tables of fused attention: a folder of ``xstage fused ulysses`` (``page.py [write] [FOLDER]``).
 
 The folder has ``ulysses.json.gz`` with its forecasts, and may have ``pairs.json.gz``, its long rows timed again with ``--pairs``.
-Of another folder than the page's, the page's table is printed.
-
-python tools/ulysses_table.py [FOLDER]
+``page.py summary [FOLDER]`` writes summary.json of them; ``page.py ends FILE...`` is a control of the forecast (ends.py).
 """
 
 from __future__ import annotations
@@ -15,19 +13,16 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tables import interval, load, main, number, origin, table
+
 from xstage_bench.fused.spread import spread
 from xstage_bench.fused.ulysses.document import SUMMARY, read_folder
 from xstage_bench.fused.ulysses.summary import CASE, summarise
-from xstage_bench.record.json_file import write_json
+from xstage_bench.record.json_file import write_compact
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "results" / "h200-x2" / "ulysses"
-PAGE = ROOT / "docs" / "ulysses.md"
-#: Around the table of the page, and its bars.
-MARKS = (
-    ("<!-- by tools/ulysses_table.py -->\n", "\n<!-- end -->"),
-    ("<!-- bars by tools/ulysses_table.py -->\n", "\n<!-- end of bars -->"),
-)
 Row = dict[str, Any]
 DEGREES = (2, 4, 8)
 #: From here on fusing shall cost 1 %.
@@ -39,33 +34,26 @@ FULL = (
 )
 
 
-def main() -> None:
-    """Read the documents, and write and print what they say."""
-    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
+def tables(folder: Path) -> dict[str, str]:
+    """Return every table; ``all`` has a line for each case, with intervals."""
     documents = read_folder(folder)
-    summary = summarise(*documents)
-    write_json(folder / SUMMARY, summary)
-    (folder / "table.md").write_text("\n".join(table(FULL, (full_cells(r) for r in summary["rows"]))) + "\n")
-    shown = "\n".join(page_table(summary["rows"]))
-    judged = "\n".join(bars(summary["rows"]) + together(summary["rows"], *documents))
-    if folder == FOLDER:
-        page = PAGE.read_text()
-        for (begin, end), text in zip(MARKS, (shown, f"```\n{judged}\n```"), strict=True):
-            page = f"{page.split(begin)[0]}{begin}\n{text}\n{end}{page.split(end)[1]}"
-        PAGE.write_text(page)
-    else:
-        print(shown)
-    print(judged)
+    rows = summarise(*documents)["rows"]
+    judged = "\n".join(bars(rows) + together(rows, *documents))
+    return {
+        "when": origin(documents[0]),
+        "cost": table(SHORT, page_table(rows)),
+        "bars": f"```\n{judged}\n```",
+        "all": table(FULL, (full_cells(r) for r in rows)),
+    }
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    head = list(head)
-    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(cells) + " |" for cells in rows)]
+def summary(folder: str = str(Path(__file__).parent)) -> None:
+    """Write what scripts read."""
+    write_compact(Path(folder) / SUMMARY, summarise(*read_folder(Path(folder))))
 
 
-def page_table(rows: list[Row]) -> list[str]:
-    """Return the table of the page: a line for each attention, per cent over attention alone by number of ranks."""
+def page_table(rows: list[Row]) -> list[list[str]]:
+    """Return the lines of the page: one for each attention, per cent over attention alone by number of ranks."""
     found: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in rows:
         found.setdefault((row["shape"], row["seq"], row["heads"], row["head_dim"]), {})[row["sp"]] = row
@@ -73,7 +61,7 @@ def page_table(rows: list[Row]) -> list[str]:
     for key, by_sp in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
         cells = [[_cost(row["fused_over_alone"]), *_serial(row)] if (row := by_sp.get(sp)) else ["-"] * 4 for sp in DEGREES]
         lines.append([*map(str, key), *(cells[i][what] for what in range(4) for i in range(len(DEGREES)))])
-    return table(SHORT, lines)
+    return lines
 
 
 def _serial(row: Row) -> list[str]:
@@ -98,13 +86,6 @@ def _sure(share: Row | None) -> str:
 
 def full_cells(row: Row) -> list[str]:
     """Return the cells of one case in the full table."""
-
-    def spread(found: Row | None, digits: int = 3, scale: float = 1.0) -> str:
-        if found is None:
-            return "-"
-        text = f"{scale * found['value']:.{digits}f}"
-        return text if found["low"] is None else f"{text} ({scale * found['low']:.{digits}f} to {scale * found['high']:.{digits}f})"
-
     over = {key: f"{found['value']:.3f}" for key, found in row["over_alone"].items()}
     predicted = row["predicted_residual_us"]
     return [
@@ -114,13 +95,13 @@ def full_cells(row: Row) -> list[str]:
         f"{row['alone_us']:.1f}" if row["alone_us"] < 1000 else f"{row['alone_us']:.0f}",
         f"{row['tflop_per_s'][row['alone']]:.0f}",
         over.get("cudnn", "-"),
-        spread(row["fused_over_alone"]),
+        interval(row["fused_over_alone"], 3),
         f"{row['fused_over_alone']['n']}{' pairs' if row['from_pairs'] else ''}",
         *(over.get(k, "-") for k in ("fused_visible", "serial_push", "serial_copy_engine", "serial_copying_sms", "serial_nccl")),
-        spread(row["speed_up"].get("serial_nccl"), 2),
-        *(spread(row["hidden_share"].get(k), 0, 100.0) for k in ("serial_nccl", "serial_push")),
-        "-" if predicted is None else f"{predicted:.1f}",
-        spread(row["measured_residual_us"], 1),
+        interval(row["speed_up"].get("serial_nccl"), 2),
+        *(interval(row["hidden_share"].get(k), 0, 0.01) for k in ("serial_nccl", "serial_push")),
+        number(predicted, 1),
+        interval(row["measured_residual_us"], 1),
         row["fused"].removeprefix("fused "),
     ]
 
@@ -158,6 +139,8 @@ def together(rows: list[Row], document: Row, pairs: Row | None) -> list[str]:
             samples = (again[tuple(recorded[k] for k in CASE)] if row["from_pairs"] else recorded)["samples_us"]
             found.append(np.array(samples[row["fused"]]) / np.array(samples[row["alone"]]))
             cases += 1
+    if not found:
+        return []
     ratio = spread(np.concatenate(found))
     ends = f"({ratio['low']:.4f} to {ratio['high']:.4f}), n = {ratio['n']}"
     return [f"fused / alone in all rounds of the {cases} cases from {LONG_ROWS} rows on: {ratio['value']:.4f} {ends}"]
@@ -190,5 +173,9 @@ def _names(rows: Iterable[Row]) -> str:
     return ", ".join(f"{r['shape']} SP{r['sp']}" for r in rows) or "none"
 
 
+def _beside(name: str, what: str) -> Any:
+    return lambda *words: getattr(load(Path(__file__).with_name(name)), what)(*words)
+
+
 if __name__ == "__main__":
-    main()
+    main(__file__, tables, _beside("figure.py", "draw"), summary=summary, ends=_beside("ends.py", "show"))

@@ -1,25 +1,16 @@
-"""Draw docs/images/ulysses.png from a results folder of `xstage fused ulysses`.
-
-python tools/ulysses_figures.py [FOLDER]
-"""
+"""Figure of fused attention: time, cost of the All-to-All, one SM's time line, residual predicted and measured."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import numpy as np
 
 from xstage_bench.fused.ulysses.document import read_folder
 from xstage_bench.fused.ulysses.summary import summarise
 from xstage_bench.plot_style import COLOURS, matplotlib_settings, new_figure, style
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "results" / "h200-x2" / "ulysses"
 #: Twelve heads a rank at several lengths, and the case whose time line is shown.
 SWEPT = {"heads": 24, "head_dim": 128, "sp": 2}
 SHOWN = {"shape": "keye-vl-2-8192", "sp": 8}
@@ -27,9 +18,9 @@ SHOWN = {"shape": "keye-vl-2-8192", "sp": 8}
 SHORT_US = 2000
 
 
-def main() -> None:
+def draw(folder: Path, out: Path) -> None:
     """Read the documents and write the figure."""
-    document, pairs = read_folder(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
+    document, pairs = read_folder(folder)
     rows = summarise(document, pairs)["rows"]
     with matplotlib_settings(style()):
         figure = new_figure(10.5, 6.6)
@@ -43,9 +34,7 @@ def main() -> None:
         where = f"{len(document['gpus'])} x {gpus}, driver {document['driver']}, {' and '.join(dates)}"
         foot = f"measured, {where}; medians of interleaved rounds; SP4 and SP8 emulated for the sender"
         figure.text(0.01, 0.01, foot, fontsize=7, color="0.35")
-        out = ROOT / "docs" / "images" / "ulysses.png"
-        figure.savefig(out, dpi=110)
-    print(out)
+        figure.savefig(out / "ulysses.png", dpi=110, metadata={"Software": None})
 
 
 def _matching(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> list[dict[str, Any]]:
@@ -142,7 +131,3 @@ def _residual(axes: Any, document: dict[str, Any]) -> None:
     axes.plot(line, line, color="0.5", linewidth=0.8)
     axes.set(xlabel="predicted, us", ylabel="measured, us", title="Fused less alone, every order, attention below 2 ms")
     axes.legend()
-
-
-if __name__ == "__main__":
-    main()

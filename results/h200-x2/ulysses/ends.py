@@ -1,18 +1,16 @@
-"""A control of the forecast (docs/ulysses.md): residuals predicted with the ends of the SMs as stamped, as if tiles were independent, and
-with none apart.
+"""A control of the forecast: residuals predicted with the ends of the SMs as stamped, as if tiles were independent, and with none apart.
 
-``python tools/ulysses_ends.py ULYSSES.json.gz ...``: documents with forecasts; every case of theirs with attention below 2 ms.
+``page.py ends ULYSSES.json.gz ...``: documents with forecasts; every case of theirs with attention below 2 ms.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ulysses_table import table, within_bar
+from tables import beside, load, table
 
 from xstage_bench.fused.ulysses.attention import Build, alone_of
 from xstage_bench.fused.ulysses.document import read_document
@@ -22,8 +20,8 @@ from xstage_bench.fused.ulysses.tile_order import blocks_of
 from xstage_bench.model.document import Model
 from xstage_bench.pipeline import find_model
 
-ROOT = Path(__file__).resolve().parent.parent
-MODEL = ROOT / "results" / "h200-x2" / "2026-11-29-profile"
+HERE = Path(__file__).resolve().parent
+within_bar = load(HERE / "page.py").within_bar
 #: Attention alone, us: what is shorter is judged.
 SHORT_US = 2000.0
 STAMPED, DRAWN, ALIGNED = ENDS = ("stamped", "drawn", "aligned")
@@ -36,13 +34,13 @@ HEAD = (
 Row = dict[str, Any]
 
 
-def main(*paths: str) -> None:
+def show(*paths: str) -> None:
     """Print the cases of each document, and how many predictions are within the bar and how far off they are in the median."""
-    model = find_model(MODEL)
+    model = find_model(beside(HERE, "profile"))
     for path in paths:
         document = read_document(Path(path))
         cases = judged(model, document)
-        print("\n".join([path, "", *table(HEAD, map(cells, cases)), ""]))
+        print(f"{path}\n\n{table(HEAD, map(cells, cases))}\n")
         for ends in ENDS:
             off = [case[ends]["predicted_residual_us"] - case[ends]["measured_residual_us"]["value"] for case in cases]
             error = f"error {np.median(off):+.2f} us, {np.median(np.abs(off)):.2f} either way"
@@ -99,7 +97,3 @@ def _judged(model: Model, row: Row, seed: int) -> Row:
         "apart_us": {ends: float(np.std(times.late_us)) for ends, times in {STAMPED: stamped, **others}.items()},
         **dict(zip(ENDS, summarise({"rows": [row, *again]})["rows"], strict=True)),
     }
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
