@@ -1,20 +1,24 @@
 """What the paper's three numbers say of its own 84 MoE configurations: PREDICTED from PUBLISHED numbers, nothing is measured here.
 
-``python tools/moe_papers_gpu.py predict FILE``: some minutes; results/published/x-stage-moe.json is one.
-``python tools/moe_papers_gpu.py show FILE``: the tables of docs/reproduction.md.
-``python tools/moe_papers_gpu.py control MODEL REPLAY [yes]``: T0, R and Q of a measured node, beside its replayed skeletons.
+``page.py [write] [FOLDER]`` shows x-stage-moe.json; ``page.py predict FILE`` makes one, in some minutes.
+``page.py control MODEL REPLAY [yes]``: T0, R and Q of a measured node, beside its replayed skeletons; yes: loads wait behind stores.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tables import main, table
 
 from xstage_bench.fused.moe.skeleton import skeleton_name
 from xstage_bench.fused.moe.suite import ROUTINGS, TOKENS, Case, suite_cases
@@ -65,7 +69,6 @@ def predict(path: str) -> None:
     }  # fmt: skip
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_json(Path(path), document)
-    show(path)
 
 
 def _variant(name: str) -> dict[str, Any]:
@@ -108,31 +111,33 @@ def overall(rows: Sequence[dict[str, Any]], order: str | None = None, key: str =
     return {"geomean": geometric_mean(gains), "largest": max(gains), "smallest": min(gains)}
 
 
-def show(path: str) -> None:
-    """Print the tables."""
-    document = read_json(Path(path), dict[str, Any])
-    head = ("tensor cores", "rows", "best lead: geomean", "largest", "smallest", "lead 1 / 2 for all: geomean, smallest", "no stores")
-    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
-    for variant in document["variants"]:
+def tables(folder: Path) -> dict[str, str]:
+    """Return every table; ``all`` has the gain of the best lead of every configuration."""
+    variants = read_json(folder / "x-stage-moe.json", dict[str, Any])["variants"]
+    return {"gains": table(GAINS, gains(variants)), "all": "\n\n".join(cells_of(variant) for variant in variants)}
+
+
+GAINS = ("tensor cores", "rows", "best lead: geomean", "largest", "smallest", "lead 1 / 2 for all: geomean, smallest", "no stores")
+
+
+def gains(variants: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield the gains of each variant, of all rows and by type."""
+    for variant in variants:
         for which, mine in (("all 84", ("bf16", "fp8")), ("bf16", ("bf16",)), ("FP8", ("fp8",))):
             rows = [row for row in variant["rows"] if row["dtype"] in mine]
             best, bare = overall(rows), overall(rows, key="without_stores_us")
             fixed = [overall(rows, f"lead{n}") for n in (1, 2)]
             leads = " / ".join(f"{f['geomean']:.2f}, {f['smallest']:.2f}" for f in fixed)
-            cells = [variant["name"] if which == "all 84" else "", which, *(f"{best[k]:.2f}" for k in ("geomean", "largest", "smallest"))]
-            print("| " + " | ".join([*cells, leads, f"{bare['geomean']:.2f}"]) + " |")
-    for variant in document["variants"]:
-        cells = {(r["shape"], r["dtype"], r["routing"], r["tokens_per_rank"]): r for r in variant["rows"]}
-        columns = [(routing, n) for routing in ROUTINGS for n in TOKENS]
-        print(
-            f"\n{variant['name']}: gain of the best lead\n\n| shape | type | "
-            + " | ".join(f"{r} {n}" for r, n in columns)
-            + " |\n|"
-            + "---|" * 8
-        )
-        for shape in PAPER:
-            for dtype in ("bf16", "fp8"):
-                print(f"| {shape} | {dtype} | " + " | ".join(f"{gain(cells[shape, dtype, *c]):.2f}" for c in columns) + " |")
+            found = (f"{best[k]:.2f}" for k in ("geomean", "largest", "smallest"))
+            yield variant["name"] if which == "all 84" else "", which, *found, leads, f"{bare['geomean']:.2f}"
+
+
+def cells_of(variant: dict[str, Any]) -> str:
+    """Return the gain of the best lead of one variant's configurations."""
+    cells = {(r["shape"], r["dtype"], r["routing"], r["tokens_per_rank"]): r for r in variant["rows"]}
+    columns = [(routing, n) for routing in ROUTINGS for n in TOKENS]
+    lines = [(shape, dtype, *(f"{gain(cells[shape, dtype, *c]):.2f}" for c in columns)) for shape in PAPER for dtype in ("bf16", "fp8")]
+    return f"{variant['name']}\n\n" + table(("shape", "type", *(f"{routing} {n}" for routing, n in columns)), lines)
 
 
 def control(model: str, replay: str, loads_wait: str = "no") -> None:
@@ -174,4 +179,4 @@ def numbers_of(model: Model, producers: int = 132, warps: int = 4) -> Published:
 
 
 if __name__ == "__main__":
-    {"predict": predict, "show": show, "control": control}[sys.argv[1]](*sys.argv[2:])
+    main(__file__, tables, predict=predict, control=control)
