@@ -1,10 +1,9 @@
-"""The tiles of the MoE kernel with nothing stored, beside cuBLAS on dense matrices with the same operations (docs/moe.md).
+"""Measure beside the MoE suite on GPUs: its tiles alone beside cuBLAS, and the skeletons of its cases by replay.
 
-``python tools/moe_gemm.py measure OUT.json``: on one GPU with PyTorch, a minute. ``python tools/moe_gemm.py show GEMM.json``: the table.
-
-A rank of EP8 with balanced routing is a layer of an eighth of the experts on one rank. Dense: one matrix for each of the two linear
-layers, as many rows as the rank has, SwiGLU left out. Kernel and cuBLAS are executed in random order; cuBLAS may accumulate FP8 fast, as
-the kernel does.
+``page.py gemm OUT.json``: on one GPU with PyTorch, a minute. A rank of EP8 with balanced routing is a layer of an eighth of the experts on
+one rank. Dense: one matrix for each of the two linear layers, as many rows as the rank has, SwiGLU left out.
+``page.py skeletons FOLDER [TOKENS [COMBINES [COMPUTE]]]``: all shapes, types and routings on two GPUs, EP8 emulated; 2048 bf16,f32 mma.
+``page.py attach MOE.json REPLAY.json...``: fill in each row's skeleton_gain; the first replay that has it counts.
 """
 
 from __future__ import annotations
@@ -17,14 +16,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from xstage_bench.device.backend import resolve_backend
 from xstage_bench.environment import snapshot
 from xstage_bench.fused.moe.group import Gpus, Group
 from xstage_bench.fused.moe.layer import DTYPES, Layer
 from xstage_bench.fused.moe.measure import plain_build
 from xstage_bench.fused.moe.order import Order
-from xstage_bench.fused.moe.suite import SHAPES
+from xstage_bench.fused.moe.skeleton import skeleton_schedules, with_skeletons
+from xstage_bench.fused.moe.suite import SHAPES, suite_cases
+from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.fused.spread import spread
 from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.replay_document import DOCUMENT, read_replay
+from xstage_bench.task_run import measure_tasks
 from xstage_bench.workloads.moe import MAX_EP
 from xstage_bench.workloads.shapes import moe_shape
 
@@ -33,7 +37,7 @@ ORDER = Order("interleaved", lead=2.0)
 Row = dict[str, Any]
 
 
-def measure(out: str) -> None:
+def gemm(out: str) -> None:
     """Time every shape and type, and keep what is there after each."""
     gpus, rng = Gpus((0,)), np.random.default_rng(0)
     document: Row = {"schema_version": 1, "kind": "measured", "environment": snapshot(), "gemm": []}
@@ -42,7 +46,6 @@ def measure(out: str) -> None:
             document["gemm"].append(_measured(gpus, rng, shape, dtype))
             write_json(Path(out), document)
     write_json(Path(out), document | {"environment_after": snapshot()})
-    show(out)
 
 
 def rank_of(shape: str, dtype: str, tokens: int = TOKENS) -> Layer:
@@ -117,18 +120,26 @@ def _dense(layer: Layer) -> Callable[[], float]:
     return once
 
 
-def show(path: str) -> None:
-    """Print the table of the page."""
-    found = {(row["shape"], row["dtype"]): row for row in read_json(Path(path), dict[str, Any])["gemm"]}
-    print("| shape | bf16 TFLOP/s | over cuBLAS | FP8 TFLOP/s | over cuBLAS |\n|---|---|---|---|---|")
-    for shape in dict.fromkeys(shape for shape, _ in found):
-        cells = []
-        for dtype in DTYPES:
-            row = found[shape, dtype]
-            ratio = row["own_over_dense"]
-            cells += [f"{row['own_tflops']:.0f}", f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"]
-        print(f"| {shape} | " + " | ".join(cells) + " |")
+def skeletons(
+    folder: str, tokens: str = "2048", combines: str = "bf16,f32", compute: str = "mma", processes: str = "1", repetitions: str = "5"
+) -> None:
+    """Execute and write the document; the schedules are made anew from their names."""
+    cases = suite_cases(tokens=[int(n) for n in tokens.split(",")])
+    schedules = list(skeleton_schedules(cases, combines.split(",")))
+    print(f"{len(schedules)} schedules, {max(s.task_count for s in schedules)} tasks at most", file=sys.stderr, flush=True)
+    document = measure_tasks(
+        resolve_backend("cuda", "gpu"), schedules, compute="mma" if compute == "mma" else "spin", repetitions=int(repetitions),
+        processes=int(processes), say=lambda text: print(text, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    write_json(Path(folder) / DOCUMENT, document)
 
 
-if __name__ == "__main__":
-    {"measure": measure, "show": show}[sys.argv[1]](*sys.argv[2:])
+def attach(path: str, *replays: str) -> None:
+    """Fill in the suite's document, and print how much of its skeleton's gain each row reaches."""
+    document = with_skeletons(read_json(Path(path), dict[str, Any]), [read_replay(Path(one)) for one in replays])
+    write_json(Path(path), document)
+    for row in summarise(document)["rows"]:
+        key = "|".join(str(row[k]) for k in ("shape", "dtype", "routing", "tokens_per_rank", "combine"))
+        skeleton = row["skeleton_gain"]
+        print(f"{key:45s} kernel {row['gain']:.3f}" + (f", skeleton {skeleton:.3f}" if skeleton else f": {row['skeleton_reason']}"))

@@ -1,8 +1,7 @@
-"""Predict the orders that the MoE suite measured from its recorded tile times: as they are, and given the same tiles alone (docs/moe.md).
+"""Predict the orders that the MoE suite measured from its recorded tile times: as they are, and given the same tiles alone.
 
-``python tools/moe_forecast.py predict MOE.json MODEL FORECAST.json``: of Expert-Wave in its usual form and the chosen order; some minutes.
-``python tools/moe_forecast.py show FORECAST.json``: how far off, by type and width of a result row, tokens and shape.
-``python tools/moe_forecast.py stalls MOE.json MODEL``: how many stalls of another document are predicted within 1 us; half as long.
+``page.py predict MOE.json MODEL FORECAST.json``: of Expert-Wave in its usual form and the chosen order; some minutes.
+``page.py stalls MOE.json MODEL``: how many stalls of another document are predicted within 1 us; half as long.
 
 *Given alone*: the tile times are multiplied by one factor, with which the same order without stores is predicted as it was measured. Tile
 times are read before the case is measured; the clock under load and what else a launch meets are in the factor, stores are not.
@@ -10,9 +9,9 @@ times are read before the case is measured; the clock under load and what else a
 
 from __future__ import annotations
 
+import gzip
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tables import per_cent, table
 
 from xstage_bench.fused.moe.forecast import TileTimes, busiest, choose_order, predict_order
 from xstage_bench.fused.moe.layer import rows_of
@@ -29,7 +29,8 @@ from xstage_bench.fused.moe.order import Order, order_named
 from xstage_bench.fused.moe.stalls import CLOSE_US, predicted
 from xstage_bench.fused.moe.suite import Case, arrived_us, is_wave
 from xstage_bench.pipeline import find_model
-from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.record.atomic import write_bytes
+from xstage_bench.record.json_file import encode_json, read_json
 
 SMS, RANKS, NS_OF_US = 132, 2, 1e3
 model_at = cache(find_model)  # once in each process
@@ -41,8 +42,8 @@ def predict(path: str, model: str, out: str) -> None:
     with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
         found = pool.map(partial(_predict, model, document["tiles"]), document["rows"])
         rows = list(chain.from_iterable(found))
-    write_json(Path(out), {"schema_version": 1, "what": "predicted from measured tile times, beside measured", "rows": rows})
-    show(out)
+    document = {"schema_version": 1, "what": "predicted from measured tile times, beside measured", "rows": rows}
+    write_bytes(Path(out), gzip.compress(encode_json(document), 9, mtime=0) if out.endswith(".gz") else encode_json(document))
 
 
 def _predict(model: str, tiles: dict[str, Any], row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -111,46 +112,29 @@ def _over_best(us: dict[str, float], choice: str) -> float:
     return searched[choice] / min(searched.values())
 
 
-def show(path: str) -> None:
-    """Print the table, and what the choices in the searched cases cost."""
-    rows = read_json(Path(path), dict[str, Any])["rows"]
-    heads = (
-        "rows",
-        "n",
-        "predicted: off by, median",
-        "p90",
-        "given alone: off by, median",
-        "p90",
-        "mean",
-        "stores' part per tile within 1 us",
-        "stalls within 1 us",
-    )
-    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
-    _line("all", rows)
+HEAD = (
+    *("rows", "n", "predicted: off by, median", "p90", "given alone: off by, median", "p90", "mean"),
+    *("stores' part per tile within 1 us", "stalls within 1 us"),
+)
+
+
+def shown(rows: list[dict[str, Any]]) -> str:
+    """Return the table: all rows, by type and width of a result row, and by tokens."""
+    lines = [_line("all", rows)]
     groups: list[Callable[[dict[str, Any]], str]] = [
         lambda r: "{1}, {4} rows".format(*r["key"].split("|")),
         lambda r: f"{r['key'].split('|')[3]:>4} tokens",
-        lambda r: r["key"].split("|")[0],
         lambda r: str(r["which"]),
     ]
     for group in groups:
-        for name in sorted({group(row) for row in rows}):
-            _line(name, [row for row in rows if group(row) == name])
-    over = [row["choice_over_best"] for row in rows if row["which"] == "chosen" and row["choice"] is not None]
-    print(f"\n{len(over)} searched: choice over the best found, median {np.median(over):.3f}, at most {max(over):.3f}")
+        lines += [_line(name, [row for row in rows if group(row) == name]) for name in sorted({group(row) for row in rows})]
+    return table(HEAD, lines)
 
 
-def _line(name: str, rows: list[dict[str, Any]]) -> None:
+def _line(name: str, rows: list[dict[str, Any]]) -> list[object]:
     names = ("measured_us", "predicted_us", "predicted_given_alone_us", "tiles_per_sm")
     measured, plain, given, tiles = (np.array([row[name] for row in rows]) for name in names)
-    cells = []
-    for off in (plain / measured - 1, given / measured - 1):
-        cells += [f"{100 * np.median(abs(off)):.1f} %", f"{100 * np.quantile(abs(off), 0.9):.1f} %"]
-    cells.append(f"{100 * np.mean(given / measured - 1):+.1f} %")
-    cells.append(f"{100 * np.mean(abs((given - measured) / tiles) <= CLOSE_US):.0f} %")
-    cells.append(f"{100 * np.mean([abs(row['stall_predicted_us'] - row['stall_measured_us']) <= CLOSE_US for row in rows]):.0f} %")
-    print(f"| {name} | {len(rows)} | " + " | ".join(cells) + " |")
-
-
-if __name__ == "__main__":
-    {"predict": predict, "show": show, "stalls": stalls}[sys.argv[1]](*sys.argv[2:])
+    cells = [per_cent(float(np.quantile(abs(off), q))) for off in (plain / measured - 1, given / measured - 1) for q in (0.5, 0.9)]
+    stalls_near = float(np.mean([abs(row["stall_predicted_us"] - row["stall_measured_us"]) <= CLOSE_US for row in rows]))
+    near = (float(np.mean(abs((given - measured) / tiles) <= CLOSE_US)), stalls_near)
+    return [name, len(rows), *cells, f"{100 * np.mean(given / measured - 1):+.1f} %", *(per_cent(share, 0) for share in near)]

@@ -1,19 +1,12 @@
-"""Draw docs/images/moe.png from the document of `xstage fused moe --suite`.
-
-python tools/moe_figures.py MOE.json FORECAST.json [PICTURE]     (the second of tools/moe_forecast.py)
-"""
+"""Figure of the fused MoE layer: gains, distance from the bound, predictions, stalls; of moe.json.gz and forecast.json.gz."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +15,6 @@ from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.plot_style import COLOURS, matplotlib_settings, new_figure, style
 from xstage_bench.record.json_file import read_json
 
-ROOT = Path(__file__).resolve().parent.parent
-PICTURE = ROOT / "docs" / "images" / "moe.png"
 #: Geomean over the paper's 84 configurations, on its own GPU.
 PUBLISHED_GEOMEAN = 1.18
 ORDERS = ("wave", "chosen")
@@ -31,22 +22,21 @@ ORDERS = ("wave", "chosen")
 KEY = ("shape", "dtype", "routing", "tokens", "combine")
 
 
-def main(path: str, forecast: str, picture: str = str(PICTURE)) -> None:
-    """Read the document, write the figure."""
-    document, predicted = (read_json(Path(one), dict[str, Any]) for one in (path, forecast))
-    rows = document["rows"]
+def draw(folder: Path, out: Path) -> None:
+    """Read the documents, write the figure."""
+    document, predicted = (read_json(folder / f"{name}.json.gz", dict[str, Any]) for name in ("moe", "forecast"))
+    rows, found = document["rows"], summarise(document)["rows"]
     with matplotlib_settings(style()):
         figure = new_figure(12.5, 7.2)
         panels = figure.subplots(2, 3).ravel()
-        _gains(panels[0], summarise(document)["rows"])
-        _bound(panels[1], summarise(document)["rows"])
+        _gains(panels[0], found)
+        _bound(panels[1], found)
         _totals(panels[2], predicted["rows"])
         _both_orders(panels[3], rows, lambda one: float(one["measured_us"]), "stall of the tensor cores per Linear-2 tile, us")
         _both_orders(panels[4], rows, lambda one: float(one["store_span_us"]["median"]), "store span of a Linear-2 tile (median), us")
         _stalls(panels[5], predicted["rows"])
         figure.text(0.01, 0.01, _foot(document), fontsize=7, color="0.35")
-        figure.savefig(picture, dpi=110)
-    print(picture)
+        figure.savefig(out / "moe.png", dpi=110, metadata={"Software": None})
 
 
 def _foot(document: dict[str, Any]) -> str:
@@ -131,7 +121,3 @@ def _stalls(axes: Any, rows: list[dict[str, Any]]) -> None:
     said = f"{100 * close.mean():.0f} % within {CLOSE_US:g} us"
     axes.set(xlabel="measured, us", ylabel="predicted, us", title=f"Stall, predicted: {said}")
     axes.legend()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
