@@ -1,5 +1,5 @@
 // Flags: a warp that computes nothing and stores nothing but flags publishes what the consumer warps have stored. A release waits for
-// everything outstanding on its SM, from whichever warp it comes (docs/fences.md); here nobody waits for it. Another one watches what
+// everything outstanding on its SM, from whichever warp it comes (results/h200-x2/fences); here nobody waits for it. Another one watches what
 // the other ranks publish.
 #pragma once
 

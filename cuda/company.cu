@@ -1,6 +1,6 @@
 // A scene: several schedules executed at the same time by several GPUs, and the company that they have to bear. One launch per GPU,
 // one CTA per SM; a table says what each warp of each SM does ("seat"), so an SM can carry several producers, or none.
-// A burst ends when the SM has taken its stores (stamps.cuh); its stores come in whole groups here. docs/places.md, docs/company.md.
+// A burst ends when the SM has taken its stores (stamps.cuh); its stores come in whole groups here. results/h200-x2/places, results/h200-x2/company.
 #include "companions.cuh"
 #include "flavours.cuh"
 #include "pattern.cuh"

@@ -14,7 +14,7 @@ struct Pattern {
 };
 
 // Places in the source that a bulk copy may start from; odd, so that the wrap of the window meets another. They are 128 bytes apart: a source
-// that is aligned to less makes more packets of the same bytes (docs/flavours.md).
+// that is aligned to less makes more packets of the same bytes (results/h200-x2/flavours).
 static constexpr u32 BULK_SOURCES = XSTAGE_KIND == XSTAGE_BULK || XSTAGE_IS_TENSOR ? 13 : 1;
 static constexpr u32 BULK_STEP_PIECES = 8;
 

@@ -105,7 +105,7 @@ class Pacer {
  private:
   static constexpr float stall_seen = 1.3f;  // times T0, and these cycles of barriers and questions: what `settle` takes for a stall
   static constexpr unsigned overhead_cycles = 400;
-  static constexpr float left_at_most = 0.8f;  // of Q, after a burst that did not stall; picked on recorded producers (docs/pacer.md)
+  static constexpr float left_at_most = 0.8f;  // of Q, after a burst that did not stall; picked on recorded producers (results/h200-x2/pacer)
 
   // Time to drain all that the stage holds.
   XSTAGE_BOTH constexpr unsigned full_cycles() const {

@@ -1,4 +1,4 @@
-"""What a fence or release costs after bulk copies and tensor stores, beside their own completion (docs/fences.md).
+"""What a fence or release costs after bulk copies and tensor stores, beside their own completion (results/h200-x2/fences).
 
 Asked for by name (``--only bulk_fences``). One thread per SM issues, as in a kernel with an elected one.
 """

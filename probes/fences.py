@@ -1,6 +1,6 @@
 """What a fence or release costs against the backlog it meets: instruction, scope, who executes it, to a peer and to local memory.
 
-Asked for by name (``--only fences``; bulk copies: ``--only bulk_fences``). The cost is `drain_mean_cycles`; see docs/fences.md.
+Asked for by name (``--only fences``; bulk copies: ``--only bulk_fences``). The cost is `drain_mean_cycles`; see results/h200-x2/fences.
 """
 
 from xstage_bench.completion import INSTRUCTIONS, WHO

@@ -1,6 +1,6 @@
-"""The situations that users of neighbouring tools have met, by number: docs/robustness.md says in a table what this tool does in each.
+"""The situations that users of neighbouring tools have met, by number: results/h200-x2/robustness says in a table what this tool does in each.
 
-Each is tested here as the kind of fault; many have more tests where they belong, and docs/robustness.md names those.
+Each is tested here as the kind of fault; many have more tests where they belong, and results/h200-x2/robustness names those.
 """
 
 from __future__ import annotations

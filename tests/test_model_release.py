@@ -1,4 +1,4 @@
-"""The law of fences and releases: known truth comes back, and the recorded sweep says what docs/fences.md says."""
+"""The law of fences and releases: known truth comes back, and the recorded sweep says what results/h200-x2/fences says."""
 
 from __future__ import annotations
 

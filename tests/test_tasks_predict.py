@@ -111,7 +111,7 @@ def test_a_long_job_takes_the_longer_of_compute_and_drain(model: Model, compute:
 
 @pytest.mark.parametrize("share", [1.0, 0.9])
 def test_a_release_pays_its_empty_cost_and_the_backlog(model: Model, share: float) -> None:
-    """[V - R*T0]+ outstanding after an aligned burst of all SMs, at the link's rate, then the empty cost (docs/fences.md)."""
+    """[V - R*T0]+ outstanding after an aligned burst of all SMs, at the link's rate, then the empty cost (results/h200-x2/fences)."""
     c = costs(signal_cycles__release__gpu=800, drain_gb_per_s__one_way=370, drain_gb_per_s__both_ways=370 * share)
     p = predicted(model, tasks(132, [{"bytes": 10_240, "signals": 0}, {"waits_for": 0}], both_ways=True), c)
     entry = entry_of(model.find("0>1"))  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ CLOCK_RANGE = 0.02
 SHARE_DROPPED = 0.01
 #: Half an interval over its value: wider ones cannot tell a link from its neighbour.
 WIDE_INTERVAL = 0.05
-#: A store that wakes a link waits 105 to 177 us on H200 (docs/sleep.md); nothing clean was late by 10.
+#: A store that wakes a link waits 105 to 177 us on H200 (results/h200-x2/sleep); nothing clean was late by 10.
 WAKE_UP_US = 30.0
 #: The probe that lets links sleep on purpose; no fit looks at it.
 _SLEEPS = "sleep"
@@ -50,7 +50,7 @@ LIMITS: tuple[Default, ...] = (
     Default(name="great drift", value=GREAT_DRIFT, unit="", source=f"{_CLEAN}: 0.0006"),
     Default(name="clocks apart", value=CLOCK_RANGE, unit="", source=f"{_CLEAN}: 0.004"),
     Default(name="cost of a byte past the knee", value=SECOND_KNEE, unit="times", source=f"{_CLEAN}: 1.00"),
-    Default(name="late as by a wake-up from", value=WAKE_UP_US, low=10, high=105, unit="us", source="docs/sleep.md"),
+    Default(name="late as by a wake-up from", value=WAKE_UP_US, low=10, high=105, unit="us", source="results/h200-x2/sleep"),
 )
 
 
@@ -259,7 +259,7 @@ def _second_knee(valid: pd.DataFrame) -> Finding:
     detail = f"a byte costs {worst[0]:.2f} times as much in the largest bursts as past the knee ({worst[1]})"
     if worst[0] <= SECOND_KNEE:
         return Finding("second knee", "ok", detail)
-    return Finding("second knee", "warn", detail, "the footprint outgrows address translation: leave out larger bursts; docs/footprint.md")
+    return Finding("second knee", "warn", detail, "the footprint outgrows address translation: leave out larger bursts; results/h200-x2/footprint")
 
 
 def _fitted(pair: PairModel) -> list[Finding]:

@@ -147,7 +147,7 @@ _HEADER = re.compile(r"^//\s*xstage-flavour:\s*(.*)$", re.MULTILINE)
 
 
 def load_flavour(path: Path) -> Flavour:
-    """Read a flavour of the user's own: a ``.cuh`` file with one inline function and one header line (docs/flavours.md).
+    """Read a flavour of the user's own: a ``.cuh`` file with one inline function and one header line (results/h200-x2/flavours).
 
     ::
 

@@ -80,7 +80,7 @@ def measure_tasks(
     Returns
     -------
     dict
-        Plain data for ``replay.json`` (docs/replay.md).
+        Plain data for ``replay.json`` (results/h200-x2/replay).
 
     Raises
     ------

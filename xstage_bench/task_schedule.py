@@ -17,7 +17,7 @@ What a task pays to publish:
 ``relaxed``
     the signal follows the stores without order: its cost is that of one atomic. Nothing that it announces may be read by others;
 ``release.gpu``, ``release.sys``
-    the signal waits until what the SM has stored before is visible at that scope, the remote backlog included (docs/fences.md).
+    the signal waits until what the SM has stored before is visible at that scope, the remote backlog included (results/h200-x2/fences).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The survey behind docs/visibility.md: what is watched for one ordered pair, and the document that is made of it."""
+"""The survey behind results/h200-x2/visibility: what is watched for one ordered pair, and the document that is made of it."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import advice_regret
 import numpy as np
-import ulysses_table
-import visibility_tables
+from tables import load
 
 from xstage_bench.copies import best_stores, load_copies
 from xstage_bench.device.cuda.compare_memories import compare
@@ -32,6 +31,7 @@ from xstage_bench.record.json_file import read_json
 from xstage_bench.record.reader import load_run
 from xstage_bench.replay_document import errors, read_replay, summary_rows
 
+visibility, ulysses = load("h200-x2/visibility"), load("h200-x2/ulysses")
 Numbers = tuple[float, ...]
 REMOTE = ("0>1", "1>0")
 
@@ -258,9 +258,9 @@ def choices(folder: Path, source: int, producers: int = 32, size: int = 32768) -
 
 def seen(folder: Path, part: str, column: str, unit: float = 1.0, **where: Any) -> float:
     """Mean over processes of one number of one row of the survey."""
-    groups = visibility_tables.grouped([r for r in document(folder / "visibility.json.gz")["rows"] if r["part"] == part])
+    groups = visibility.grouped([r for r in document(folder / "visibility.json.gz")["rows"] if r["part"] == part])
     (rows,) = (g for g in groups.values() if all(g[0][k] == v for k, v in {"pair": "0>1", **where}.items()))
-    found = visibility_tables.pooled([r[column] for r in rows])
+    found = visibility.pooled([r[column] for r in rows])
     assert found is not None
     return found[0] / unit
 
@@ -311,14 +311,14 @@ def fused_cost(folder: Path, least: int, most: int, sp: int | None = None, *, de
 
 def fused_long(folder: Path) -> float:
     """What fusing costs in all rounds of the longest rows."""
-    line = ulysses_table.together(_attention(folder), *read_folder(folder))[0]
+    line = ulysses.together(_attention(folder), *read_folder(folder))[0]
     return float(line.split(": ")[1].split(" ")[0]) - 1
 
 
 def fused_predicted(folder: Path) -> Numbers:
     """Cases below 2 ms whose residual is predicted within 30 % or 3 us, of all of them."""
     short = [r for r in _attention(folder) if r["alone_us"] < 2000]
-    return sum(ulysses_table.within_bar(r) for r in short), len(short)
+    return sum(ulysses.within_bar(r) for r in short), len(short)
 
 
 def fused_best(folder: Path) -> float:

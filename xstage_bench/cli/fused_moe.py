@@ -40,7 +40,7 @@ def command(
 ) -> int:  # fmt: skip
     """Time an MoE layer with its tiles in Expert-Wave order, in the order that the model chooses, and without its stores.
 
-    Every order is checked against float32 first. docs/moe.md says what the numbers mean.
+    Every order is checked against float32 first. results/h200-x2/moe says what the numbers mean.
     """
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.fused.moe.layer import DTYPES

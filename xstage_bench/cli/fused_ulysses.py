@@ -39,7 +39,7 @@ def command(
     """Time attention alone, attention and All-to-All one after the other, and fused, all in one interleaved run.
 
     Every way that delivers rows is checked against float32 first. With --model each case gets predictions, of which the best names the
-    way to store and the tile order that count. docs/ulysses.md says what the numbers mean.
+    way to store and the tile order that count. results/h200-x2/ulysses says what the numbers mean.
     """
     from xstage_bench.fused.ulysses.document import read_document
     from xstage_bench.fused.ulysses.summary import summarise

@@ -22,7 +22,7 @@ STUDIES = ("patterns", "directions", "pairs_at_once", "several_peers", "pulls", 
 @click.command("scene", short_help="Measure several schedules at once.")
 @backend
 @click.option("--pattern", "patterns", type=click.Choice(PATTERNS), multiple=True, help="Who stores to whom; repeatable.")
-@click.option("--study", "studies", type=click.Choice(STUDIES), multiple=True, help="A family of scenes (docs/company.md); repeatable.")
+@click.option("--study", "studies", type=click.Choice(STUDIES), multiple=True, help="A family of scenes (docs/measure.md); repeatable.")
 @click.option("--source", type=click.IntRange(0), default=0, show_default=True, help="Of pair, both_directions, fan_out.")
 @click.option("--destination", type=click.IntRange(-1), help="Of pair (-1: host memory), both_directions (default 1), incast (default 0).")
 @click.option("--bytes", "size", type=click.IntRange(1), default=1 << 20, show_default=True, help="Per SM and burst.")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def command(out: Output, pairs: tuple[tuple[int, int], ...] | None, quick: bool, processes: int, only: tuple[str, ...], path: Path) -> int:
     """Watch, on the peer, when stores arrive: drain curves, bytes under way, flags behind a backlog, ways to publish.
 
-    Needs GPUs: no simulator answers here. docs/visibility.md says what the numbers mean.
+    Needs GPUs: no simulator answers here. docs/measure.md says what the numbers mean.
     """
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.device.cuda.compile import sources_hash

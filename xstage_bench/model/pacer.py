@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 STALL_SEEN, OVERHEAD_CYCLES = 1.3, 400.0
 #: Of Q, what a burst that did not stall leaves at most.
 LEFT_AT_MOST = 0.8
-_PICKED = "picked on recorded producers of 2 x H200, 2026-11-29 (docs/pacer.md)"
+_PICKED = "picked on recorded producers of 2 x H200, 2026-11-29 (results/h200-x2/pacer)"
 #: The same for documents of what the pacer decided. ``cuda/xstage_pacer.cuh`` has the same values; a test compares both.
 TUNED: tuple[Default, ...] = (
     Default(name="pacer: stalled from", value=STALL_SEEN, unit="T0", source=_PICKED),

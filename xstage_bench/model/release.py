@@ -3,7 +3,7 @@
     cost(V) = empty + min(V, held) / rate
 
 with V the bytes of all producers that were issued right before it, `held` the most that it can find outstanding, and `rate` what they
-drain at. docs/fences.md says what was measured and where the law falls short.
+drain at. results/h200-x2/fences says what was measured and where the law falls short.
 """
 
 from __future__ import annotations

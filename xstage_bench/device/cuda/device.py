@@ -193,7 +193,7 @@ class CudaDevice:
         return scene_layout.unpack(packed, self._receive(*ends, packed.expected_s), node.timer_tick_ns)
 
     def execute_tasks(self, schedules: Sequence[TaskSchedule], *, repetitions: int, compute: Compute) -> Iterator[TaskTrace]:
-        """Execute TaskSchedules, as `TaskDevice.execute_tasks`; docs/replay.md. One call at a time.
+        """Execute TaskSchedules, as `TaskDevice.execute_tasks`; results/h200-x2/replay. One call at a time.
 
         Raises
         ------
@@ -269,7 +269,7 @@ class CudaDevice:
         return list(layout.unpack(batch, stamps, verdicts, level, lines))
 
     def watch(self, watch: Watch) -> Sighting:
-        """See when the stores of a schedule become visible (docs/visibility.md)."""
+        """See when the stores of a schedule become visible (results/h200-x2/visibility)."""
         s = watch.schedule
         packed = visibility.pack(watch, self.node().gpus[s.source].smids, self._next_tag(watch.repetitions))
         sizes = (watch.window_bytes * s.producer_count, visibility.DESTINATION_BOX_BYTES)

@@ -10,7 +10,7 @@ from xstage_bench.errors import UsageError
 #: Pairs of neighbouring smids (pair p is smids 2p and 2p+1) of each group, split into subgroups.
 Groups = tuple[tuple[tuple[int, ...], ...], ...]
 
-#: Annealed on the recorded spread over producers (tools/calibrate_simulator.py, docs/simulator.md). It belongs to one die, and the
+#: Annealed on the recorded spread over producers (tests/claims/calibrate_simulator.py, docs/simulator.md). It belongs to one die, and the
 #: recorded subsets may not tell two labellings apart.
 H200_GROUPS: Groups = (
     ((1, 43, 55), (38, 44, 65), (12, 34, 35, 48)),
