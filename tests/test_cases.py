@@ -1,4 +1,4 @@
-"""The situations that users of neighbouring tools have met, by number: results/h200-x2/robustness says in a table what this tool does in each.
+"""The situations that users of neighbouring tools have met, by number: results/h200-x2/robustness says what this tool does.
 
 Each is tested here as the kind of fault; many have more tests where they belong, and results/h200-x2/robustness names those.
 """

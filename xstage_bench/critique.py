@@ -259,7 +259,7 @@ def _second_knee(valid: pd.DataFrame) -> Finding:
     detail = f"a byte costs {worst[0]:.2f} times as much in the largest bursts as past the knee ({worst[1]})"
     if worst[0] <= SECOND_KNEE:
         return Finding("second knee", "ok", detail)
-    return Finding("second knee", "warn", detail, "the footprint outgrows address translation: leave out larger bursts; results/h200-x2/footprint")
+    return Finding("second knee", "warn", detail, "the footprint outgrows address translation: leave out larger bursts")
 
 
 def _fitted(pair: PairModel) -> list[Finding]:

@@ -74,7 +74,7 @@ def measure_scenes(
     Returns
     -------
     dict
-        Plain data for a JSON file (results/h200-x2/places): `rows` has one entry per scene, `waived` the pairs that could not be reached and
+        Plain data for a JSON file: `rows` has one entry per scene, `waived` the pairs that could not be reached and
         `failed` those that failed, with the reason.
 
     Raises

@@ -1,7 +1,7 @@
 """How far the destination of a burst may spread before address translation costs: the same stores, dealt over 1 MiB to 8 GiB.
 
 ``python -m xstage_bench.device.cuda.footprint --pair 0>1 --out footprint.json`` measures; it needs the GPUs for some seconds and ends by
-itself. `rates` and `issue_times` reduce the rows to R and T0 (results/h200-x2/footprint). Kept apart from the probes, because a Schedule has no
+itself. `rates` and `issue_times` reduce the rows to R and T0 (results/h200-x2/footprint). Kept apart from the probes: a Schedule has no
 field for where in memory a burst goes.
 """
 
