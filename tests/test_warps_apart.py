@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h200
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.burst_tasks import tasks_of_bursts
 from xstage_bench.device import Execution
 from xstage_bench.device.cuda import layout
@@ -34,7 +34,7 @@ from xstage_bench.stamps.record import read_traces, record_traces
 from xstage_bench.stamps.schedule import trace_of
 
 ROOT = Path(__file__).parent.parent
-MODEL = asset_dir("results") / "h200-x2" / "2026-11-29-profile" / "model.json"
+MODEL = h200.MODEL
 APART_SCHEDULE = Schedule((Burst(32768), Burst(32768, 2000)), 132, 4, start="free", warps_meet=False)
 STAMPS = "smid,block,warp,kind,start_clock,end_clock,start_ns,end_ns,bytes\n"
 
@@ -80,8 +80,7 @@ def test_one_sm_and_one_launch_are_enough(tmp_path: Path) -> None:
 
 def test_the_recorded_example_has_warps_that_meet() -> None:
     """Its kernel has a barrier after every burst; the stamps need no GPU to be read again."""
-    folder = asset_dir("results") / "h200-x2" / "2026-11-29-pacer"
-    assert all(t.schedule.warps_meet for t in read_traces([folder / "tiles-1.npz", folder / "tiles-2.npz"]))
+    assert all(t.schedule.warps_meet for t in read_traces([Path(__file__).parent / "data" / "tiles.npz"]))
 
 
 @given(cell=st.sampled_from(["true", "True", "FALSE", "false", "", " true ", "1", "yes", "no"]))

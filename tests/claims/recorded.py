@@ -26,12 +26,12 @@ from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.evaluate import Score, score_node
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.pipeline import find_model, validate_run
+from xstage_bench.pipeline import find_model, fit_run, validate_run
 from xstage_bench.record.json_file import read_json
 from xstage_bench.record.reader import load_run
 from xstage_bench.replay_document import errors, read_replay, summary_rows
 
-visibility, ulysses = load("h200-x2/visibility"), load("h200-x2/ulysses")
+visibility, ulysses, sleep = (load(f"h200-x2/{topic}") for topic in ("visibility", "ulysses", "sleep"))
 Numbers = tuple[float, ...]
 REMOTE = ("0>1", "1>0")
 
@@ -211,7 +211,26 @@ def copies(folder: Path, what: str, pair: str = "0>1") -> float:
     return found.gb_per_s
 
 
-# Places, processes, footprint, placement, sleep
+# Fences, places, processes, footprint, placement, sleep
+
+
+@cache
+def _released(folder: Path) -> Model:
+    return fit_run(run_of(folder))
+
+
+def release(folder: Path, completion: str, number: str, pair: str = "0>1") -> float:
+    """A parameter of the law of a completion, most SMs."""
+    laws = [law for law in _pair(_released(folder), pair).release if law.completion == completion]
+    return _value(getattr(max(laws, key=lambda law: law.producers), number))
+
+
+def woken(folder: Path, silence_us: int = 100_000) -> Numbers:
+    """Least and greatest of the typical drains after a long silence, us: one store by one SM to the longest that fits into the capacity."""
+    last = sleep.last_bursts(folder)
+    late = last[(last["gap_us"] == silence_us) & (last["source"] != last["destination"])]
+    typical = late[late["issue_max_cycles"] < 1e4].groupby(["producers", "stores"])["drain_us"].median()
+    return float(typical.min()), float(typical.max())
 
 
 def pushed(folder: Path, row: str) -> Numbers:

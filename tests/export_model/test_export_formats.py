@@ -10,9 +10,9 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import h200
 import pytest
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.cli import run
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.export_model import WRITERS, export_model, table_of
@@ -20,7 +20,7 @@ from xstage_bench.export_model.document import ExportedModel, exported_model
 from xstage_bench.model.document import load_model
 from xstage_bench.record.json_file import write_json
 
-RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
+RUN = h200.RUN
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+import h200
 import pytest
 from sass import asked, disassemble, kernels, prepare, unordered, without_predicate
 
@@ -19,7 +19,7 @@ from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import moe_shape
 
 pytest.importorskip("cuda.bindings.nvrtc")
-PROFILE = Path(__file__).parent.parent.parent / "results" / "h200-x2" / "2026-11-29-profile" / "model.json"
+PROFILE = h200.MODEL
 
 
 def suite_builds() -> set[Build]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import h200
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xstage_bench.assets import asset_dir
 from xstage_bench.fused.moe.build import STAMP, Build
 from xstage_bench.fused.moe.forecast import TileTimes, predict_order
 from xstage_bench.fused.moe.group import Prepared
@@ -20,7 +20,7 @@ from xstage_bench.fused.moe.order import BLOCK_SHIFT, SECOND_BIT, Order, TaskLis
 from xstage_bench.fused.moe.stalls import EXECUTIONS, apart_us, idle_before, measure_stalls, measured, pairs_of, predicted
 from xstage_bench.fused.moe.summary import summarise
 from xstage_bench.model.document import Model
-from xstage_bench.pipeline import find_model
+from xstage_bench.pipeline import load_model
 from xstage_bench.workloads.shapes import moe_shape
 
 LINEAR1_NS, LINEAR2_NS, START = 1000, 400, 1 << 60
@@ -77,7 +77,7 @@ def test_idle_time_and_products_make_up_each_list(with_stores: list[int], withou
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return find_model(asset_dir("results") / "h200-x2" / "replay" / "model.json")
+    return load_model(h200.MODEL)
 
 
 def predict(model: Model, order: Order, combine: str, **changes: Any) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+import h200
 import numpy as np
 import pytest
 
@@ -17,7 +17,7 @@ from xstage_bench.pipeline import find_model
 from xstage_bench.workloads.shapes import MoEShape
 
 pytestmark = pytest.mark.gpu
-PROFILE = Path(__file__).parent.parent.parent / "results" / "h200-x2" / "2026-11-29-profile" / "model.json"
+PROFILE = h200.MODEL
 
 
 def shape(hidden: int = 512, inter: int = 256, experts: int = 8, top_k: int = 2) -> MoEShape:
