@@ -77,13 +77,14 @@ def origin(document: Mapping[str, Any], about: Mapping[str, Any] | None = None) 
     said = " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     about = about or {}
     driver = document.get("driver") or (before.get("nvml") or {}).get("driver") or about.get("driver")
-    day = str(document.get("created") or before.get("captured") or about.get("date") or "date not known")[:10]
+    moment = document.get("created") or before.get("captured") or about.get("date")
     by: dict[str, set[str]] = {}
     for kernel in document.get("kernels") or ():
         by.setdefault(kernel["source"], set()).add(kernel["identity"])
     kernels = ", ".join(f"`{source}` " + (next(iter(ids))[:8] if len(ids) == 1 else f"({len(ids)} builds)") for source, ids in by.items())
     instrument = kernels or "kernels without identities, so by which instrument is not known"
-    return f"Measured on {said or about.get('gpu') or about.get('gpus')}, driver {driver or 'not known'}, {day}; {instrument}."
+    where = said or about.get("gpu") or about.get("gpus") or "GPUs that the document does not name"
+    return f"Measured on {where}, driver {driver or 'not known'}, {str(moment)[:10] if moment else 'date not known'}; {instrument}."
 
 
 def beside(folder: Path, topic: str) -> Path:

@@ -19,8 +19,7 @@ from xstage_bench.fused.moe.layer import Layer, rows_of
 from xstage_bench.fused.moe.order import BLOCK_SHIFT, SECOND_BIT, Order, TaskLists
 from xstage_bench.fused.moe.stalls import EXECUTIONS, apart_us, idle_before, measure_stalls, measured, pairs_of, predicted
 from xstage_bench.fused.moe.summary import summarise
-from xstage_bench.model.document import Model
-from xstage_bench.pipeline import load_model
+from xstage_bench.model.document import Model, load_model
 from xstage_bench.workloads.shapes import moe_shape
 
 LINEAR1_NS, LINEAR2_NS, START = 1000, 400, 1 << 60

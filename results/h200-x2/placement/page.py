@@ -35,11 +35,11 @@ UNIT_BYTES = 4 * 512  # of one warp-store of each of the four warps
 NAMED = ("spread", "lowest", "every", "half0", "packed")
 
 
-def names(node: Node, pair: tuple[int, int]) -> dict[tuple[int, ...], str]:
+def names(node: Node, pair: tuple[int, int], seed: int) -> dict[tuple[int, ...], str]:
     """Name each choice by its smids: the probe, asked for the same pair and seed, gives them again."""
     inside = load_probes()[PROBE].schedules.__globals__
-    seed = int.from_bytes(PROBE.encode()[:8].ljust(8, b"\0"), "little")
-    sweep = Sweep(node, *pair, False, np.random.default_rng([0, *pair, seed]))
+    of_probe = int.from_bytes(PROBE.encode()[:8].ljust(8, b"\0"), "little")
+    sweep = Sweep(node, *pair, False, np.random.default_rng([seed, *pair, of_probe]))
     out: dict[tuple[int, ...], str] = {}
     for count in inside["PRODUCERS"]:
         for name, smids in inside["choices"](sweep, count).items():
@@ -56,7 +56,7 @@ def measured(run: Run, pair: tuple[int, int]) -> pd.DataFrame:
     rows = rows.assign(smids=[tuple(map(int, s[5:].split(","))) for s in rows["producer_set"]], stores=rows["bytes"] // UNIT_BYTES)
     groups = rows.groupby(["producers", "smids", "stores"])
     found = groups.agg(mean=("issue_mean_cycles", "median"), slowest=("issue_max_cycles", "median"), n=("order", "size")).reset_index()
-    known = names(run.manifest.node, pair)
+    known = names(run.manifest.node, pair, run.manifest.seed)
     return found.assign(name=[known.get(s, "?") for s in found["smids"]])
 
 

@@ -54,8 +54,7 @@ def judged(found: dict[str, Row]) -> Iterator[tuple[object, ...]]:
         every = summary_rows(document)
         advised = [row for row in every if row["schedule"].endswith(ADVISED)]
         for label, some in ((KINDS[name], [r for r in every if r not in advised]), ("their advised forms", advised)):
-            if some:
-                off = errors(some)
+            if (off := errors(some))["n"]:
                 shares = (per_cent(off[f"total_{which}_error"]) for which in ("median", "p95", "largest"))
                 yield label, off["n"], *shares, per_cent(off["stores_median_error"]), off["slowed"]
 
@@ -63,7 +62,7 @@ def judged(found: dict[str, Row]) -> Iterator[tuple[object, ...]]:
 def choice(rows: dict[str, dict[str, Row]]) -> Iterator[tuple[object, ...]]:
     """Yield what the order with the shortest predicted total gains over the original, by the skeletons' tables."""
     for name, found in rows.items():
-        if name == "workloads":
+        if name == "workloads" or not all(row.get("predicted_us") for row in found.values()):
             continue
         groups: dict[str, list[Row]] = {}
         for row in found.values():
@@ -123,7 +122,7 @@ def workloads(found: dict[str, Row]) -> str:
     for name, row in found.items():
         if name.endswith(ADVISED):
             continue
-        total, bare, told = row["total_us"]["value"], row["no_store_us"]["value"], row["predicted_us"]
+        total, bare, told = row["total_us"]["value"], row["no_store_us"]["value"], row.get("predicted_us") or np.nan
         cells = [f"{total:.1f}", f"{bare:.1f}", f"{told:.1f}", f"{100 * (told / total - 1):+.1f} %"]
         if (after := found.get(name + ADVISED)) is not None:
             advised = after["total_us"]["value"]
