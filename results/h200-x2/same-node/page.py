@@ -1,4 +1,4 @@
-"""Table of how much the same measurement differs: runs of ``xstage run --quick --only isolated`` on one node (``page.py [write] [FOLDER]``).
+"""Table of how much the same measurement differs: quick runs of ``isolated`` on one node (``page.py [write] [FOLDER]``).
 
 FOLDER holds ``run0``, ``run1``, ... of the same GPUs, and may hold ``later``, a run on other ones.
 """
