@@ -1,11 +1,12 @@
 """What the paper's three numbers say of its own 84 MoE configurations: PREDICTED from PUBLISHED numbers, nothing is measured here.
 
-``page.py [write] [FOLDER]`` shows x-stage-moe.json; ``page.py predict FILE`` makes one, in some minutes.
+``page.py [write] [FOLDER]`` shows x-stage-moe.json.gz; ``page.py predict FILE`` makes one, in some minutes.
 ``page.py control MODEL REPLAY [yes]``: T0, R and Q of a measured node, beside its replayed skeletons; yes: loads wait behind stores.
 """
 
 from __future__ import annotations
 
+import gzip
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -28,7 +29,8 @@ from xstage_bench.model.published import X_STAGE, Published, published_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.pipeline import find_model
-from xstage_bench.record.json_file import read_json, write_json
+from xstage_bench.record.atomic import write_bytes
+from xstage_bench.record.json_file import encode_json, read_json
 from xstage_bench.replay_document import read_replay
 from xstage_bench.workloads.moe import moe_tasks
 from xstage_bench.workloads.rates import named_machine
@@ -68,7 +70,7 @@ def predict(path: str) -> None:
         "variants": variants,
     }  # fmt: skip
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_json(Path(path), document)
+    write_bytes(Path(path), gzip.compress(encode_json(document), 9, mtime=0))
 
 
 def _variant(name: str) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def overall(rows: Sequence[dict[str, Any]], order: str | None = None, key: str =
 
 def tables(folder: Path) -> dict[str, str]:
     """Return every table; ``all`` has the gain of the best lead of every configuration."""
-    variants = read_json(folder / "x-stage-moe.json", dict[str, Any])["variants"]
+    variants = read_json(folder / "x-stage-moe.json.gz", dict[str, Any])["variants"]
     return {"gains": table(GAINS, gains(variants)), "all": "\n\n".join(cells_of(variant) for variant in variants)}
 
 

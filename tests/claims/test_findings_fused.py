@@ -116,7 +116,7 @@ def test_attention_is_right_summarised_and_forecast_again() -> None:
 
 
 def test_what_is_written_down_of_published_numbers_is_what_the_predictor_says() -> None:
-    page, found = load("published"), read_json(ROOT / "results" / "published" / "x-stage-moe.json", Row)
+    page, found = load("published"), read_json(ROOT / "results" / "published" / "x-stage-moe.json.gz", Row)
     assert (found["kind"], found["from"]) == ("predicted", "published")
     for variant in found["variants"]:
         rows = {(r["shape"], r["dtype"], r["routing"], r["tokens_per_rank"]): r for r in variant["rows"]}
