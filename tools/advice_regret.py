@@ -1,6 +1,6 @@
 """What the predictor's choice of a lead costs against the best of all that were replayed, and whether the gain is as predicted.
 
-python tools/advice_regret.py results/h200-x2/2026-11-29-profile/model.json results/h200-x2/replay/skeleton-block-spin/replay.json.gz
+python tools/advice_regret.py results/h200-x2/profile/model.json results/h200-x2/replay/skeleton-block-spin/replay.json.gz
 
 For every shape, type and number of tokens in the replay: the fastest by prediction among Expert-Wave order and the leads, its measured time
 over the fastest measured one (regret), and its gain over Expert-Wave, predicted and measured.

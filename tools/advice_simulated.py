@@ -1,6 +1,6 @@
 """Execute schedules of the replay set and their advised forms on the simulator: is the advice any good there, and is the gain as predicted?
 
-python tools/advice_simulated.py results/h200-x2/2026-11-29-profile/model.json 33
+python tools/advice_simulated.py results/h200-x2/profile/model.json 33
 
 The first so many, in an order drawn with seed 1, of those that have at most 4500 tasks and for which a change is advised. SIMULATED: the
 simulator shares no event loop with the predictor, but it is no hardware.
