@@ -34,6 +34,8 @@ from xstage_bench.record.reader import load_run, schedules_of
 from xstage_bench.schedule import Burst, Schedule
 
 Bools = NDArray[np.bool_]
+#: Sizes of which every recording has bursts that met no backlog, and how many of the fastest of a size count as such.
+FREE_STORES, FASTEST = 8, 0.02
 
 
 def score(measured: Bools, said: Bools) -> dict[str, Any]:
@@ -81,11 +83,19 @@ def on_device(model: Model, found: Any) -> list[dict[str, Any]]:
             schedules = [_schedule(one, producers, stage.step_bytes) for one in steps]
             free = np.array([p.t0_cycles for p in predict_all(model, schedules)])
             issue = cycles[:, 1].astype(np.int64) - cycles[:, 0]
-            measured = (issue > STALLED_ABOVE * free[:, None, :]).ravel()
+            own = overhead_cycles(issue, free, steps["stores"])
+            measured = (issue - own > STALLED_ABOVE * free[:, None, :]).ravel()
             again = [_from_stamps(stage, s, c) for s, c in zip(schedules, cycles.astype(np.float64), strict=True)]
             for who, answer in (("kernel", said), ("from stamps", np.stack(again))):
-                rows.append({"producers": producers, "start": rule, "asked": who, **score(measured, answer.ravel())})
+                rows.append({"producers": producers, "start": rule, "asked": who, "own_cycles": own, **score(measured, answer.ravel())})
     return rows
+
+
+def overhead_cycles(issue: NDArray[np.int64], free: NDArray[np.float64], stores: NDArray[Any]) -> float:
+    """Return what this kernel's stamps take beside T0: of bursts of each size up to `FREE_STORES` the fastest, the median over sizes."""
+    sizes = [n for n in np.unique(stores) if n <= FREE_STORES]
+    each = np.broadcast_to(stores[:, None, :], issue.shape)
+    return float(np.median([np.quantile(issue[each == n], FASTEST) - free[stores == n].mean() for n in sizes]))
 
 
 def _from_stamps(stage: Stage, schedule: Schedule, cycles: NDArray[np.float64]) -> Bools:

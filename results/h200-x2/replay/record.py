@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import gzip
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -44,11 +46,12 @@ USUAL_MHZ = 1755.0
 
 def advise(model: str, recipes: str, sm_clock_mhz: float | str = USUAL_MHZ) -> None:
     """Ask for advice on every workload and keep the recipes, which rebuild the advised schedules."""
-    loaded, found = find_model(Path(model)), []
-    for s in replay_schedules():
-        advice = advise_tasks(loaded, s, sm_clock_mhz=float(sm_clock_mhz))
-        found.append({"schedule": s.name, "recipe": asdict(advice.recipe), "claimed_gain": advice.gain, "reason": advice.reason})
-        print(f"{s.name:60s} {advice.gain:.3f} {advice.recipe.words()}", flush=True)
+    found = []
+    with ProcessPoolExecutor() as workers:
+        ask = partial(advise_tasks, find_model(Path(model)), sm_clock_mhz=float(sm_clock_mhz))
+        for s, advice in zip(replay_schedules(), workers.map(ask, replay_schedules()), strict=True):
+            found.append({"schedule": s.name, "recipe": asdict(advice.recipe), "claimed_gain": advice.gain, "reason": advice.reason})
+            print(f"{s.name:60s} {advice.gain:.3f} {advice.recipe.words()}", flush=True)
     write_json(Path(recipes), {"schema_version": 1, "sm_clock_mhz": float(sm_clock_mhz), "advice": found})
 
 
