@@ -7,7 +7,7 @@ RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
 
 # A file that a failed recipe left must not pass for a finished one.
 .DELETE_ON_ERROR:
-.PHONY: setup profile profile-node test claims proofs mutants compilers browser lint kernels figures bench reference
+.PHONY: setup profile profile-node test claims proofs mutants compilers browser lint kernels figures bench reference pages
 
 setup: $(VENV)/.dev
 
@@ -22,7 +22,7 @@ test: $(VENV)/.dev
 
 # Every number that the pages promise, computed from its recording again; ARGS=--write puts it into them.
 claims: $(VENV)/.dev
-	PYTHONPATH=.:tools $(PY) tests/claims/check_claims.py $(ARGS)
+	PYTHONPATH=.:results $(PY) tests/claims/check_claims.py $(ARGS)
 
 # What the pages say of recorded runs, held against the recordings; what the tests would not see; what a stamp means by every NVRTC (3 GB).
 proofs: $(VENV)/.dev
@@ -49,8 +49,14 @@ kernels: $(VENV)/.dev
 figures: $(VENV)/.base
 	$(PY) -m xstage_bench report $(patsubst %/manifest.json,%,$(RUN))
 
+# What takes too long, or is too noisy, for a test: each prints what it found and exits 1 when the promise does not hold.
+BENCHES := cli_startup compare_false_alarms fault_campaign fleet_speed node_speed node_truth truth_recovery
 bench: $(VENV)/.dev
-	set -e; for script in bench/*.py; do echo "== $$script"; $(PY) $$script; done
+	set -e; for name in $(BENCHES); do echo "== $$name"; $(PY) tests/claims/$$name.py; done
+
+# The tables and figures of results/, made from the recordings beside them again.
+pages: $(VENV)/.dev
+	set -e; for page in results/*/*/page.py results/*/page.py; do echo "== $$page"; $(PY) $$page write; done
 
 $(PY):
 	$(if $(PYTHON),$(PYTHON) -m venv $(VENV),$(error Python 3.11 or later is needed: make PYTHON=/path/to/python3))

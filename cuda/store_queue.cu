@@ -23,7 +23,7 @@
 static constexpr bool BYSTANDER = XSTAGE_AFTER != XSTAGE_AFTER_NONE && XSTAGE_AFTER != XSTAGE_AFTER_OVERWRITE;
 static constexpr u32 WARPS = 4, ROUNDS = 10, STORE_BYTES = 512, BULK_BYTES = 2048;
 
-struct QueuePlan {  // mirrored by PLAN in tools/store_queue.py
+struct QueuePlan {  // mirrored by PLAN in results/h200-x2/store-queue/page.py
   u64 destination, begin_ns, period_ns, here, report;
   u32 active, regions, salt, bystander_cycles;
   u32 watch, pad;  // 1: on SMs that store nothing the warp beside reads all the same

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 # H200: found by model/node/infer.py from the probe `placement`, the same on five of six dies; on the sixth one pair sits in another
-# unit (results: placement). A unit is two or three pairs of SMs with one share of the link; the pairs are named by their lower smid. The
+# unit (results/h200-x2/placement). A unit is two or three pairs of SMs with one share of the link, named by their lower smid. The
 # halves of 12 units are weaker groups.
 _H200_FIRST = "0+48+128 8+56+98 10+58+100 12+60+102 16+124+130 24+70+112 26+72+114 28+74+116 32+126 40+84 42+86 44+88+120"
 _H200_SECOND = "2+50+92 4+52+94 6+54+96 14+62+104 18+64+106 20+66+108 22+68+110 30+76+118 34+78 36+80 38+82 46+90+122"

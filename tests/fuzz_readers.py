@@ -20,7 +20,7 @@ from xstage_bench.errors import XStageError
 ROOT = Path(__file__).parent.parent
 FOLDER = Path(tempfile.mkdtemp(prefix="xstage-fuzz-"))
 REFERENCE = ROOT / "results" / "reference" / "h200-nv18"
-PART = ROOT / "results" / "h200-x2" / "2026-11-29-same-node" / "run0"
+PART = Path(__file__).parent / "data" / "run"
 
 
 def schedule_json(data: bytes) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-RECORDED = Path(__file__).parent.parent / "results/h200-x2/2026-11-29-profile/model.json"
+import h200
+
+RECORDED = h200.MODEL
 #: Name and SMs: in the registry, and one that nobody knows.
 OTHERS = (
     ("NVIDIA H20", 78),

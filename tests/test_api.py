@@ -10,15 +10,15 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import h200
 import numpy as np
 import pytest
 
 import xstage_bench
 from xstage_bench import types
-from xstage_bench.io.assets import asset_dir
 
 ROOT = Path(__file__).parent.parent
-RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
+RUN = h200.RUN
 
 #: As `inspect.signature` writes them, annotations and all.
 FUNCTIONS = {

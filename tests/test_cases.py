@@ -1,6 +1,6 @@
-"""The situations that users of neighbouring tools have met, by number: docs/robustness.md says in a table what this tool does in each.
+"""The situations that users of neighbouring tools have met, by number: results/h200-x2/robustness says what this tool does.
 
-Each is tested here as the kind of fault; many have more tests where they belong, and docs/robustness.md names those.
+Each is tested here as the kind of fault; many have more tests where they belong, and results/h200-x2/robustness names those.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def test_case_17_one_unit_in_every_name() -> None:
 
 
 def test_case_18_identical_code_is_no_regression(sound: Run) -> None:
-    """The experiment is in tests/test_compare.py, its large version in bench/compare_false_alarms.py."""
+    """The experiment is in tests/test_compare.py, its large version in tests/claims/compare_false_alarms.py."""
     model = fit_run(sound, resamples=40)
     assert compare(Side("a", model, None), Side("b", model, None)).verdict == "same"
 

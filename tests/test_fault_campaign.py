@@ -1,4 +1,4 @@
-"""A small version of bench/fault_campaign.py, which draws a thousand sick nodes. In a process of its own: it forks."""
+"""A small version of tests/claims/fault_campaign.py, which draws a thousand sick nodes. In a process of its own: it forks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_sick_nodes_neither_hang_nor_lie() -> None:
-    command = [sys.executable, str(ROOT / "bench" / "fault_campaign.py"), "--runs", "6"]
+    command = [sys.executable, str(ROOT / "tests" / "claims" / "fault_campaign.py"), "--runs", "6"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

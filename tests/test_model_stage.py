@@ -7,19 +7,19 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import h200
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import UsageError
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.stage import Stage, stage_at, stages
 from xstage_bench.schedule.bursts import Burst, Schedule
 
-RECORDED = asset_dir("results") / "h200-x2" / "2026-11-29-profile" / "model.json"
+RECORDED = h200.MODEL
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
-"""Do the intervals cover the truth? 200 runs of one (K, W) made with the fitted form; bench/truth_recovery.py does 1000."""
+"""Do the intervals cover the truth? 200 runs of one (K, W) made with the fitted form; tests/claims/truth_recovery.py does 1000."""
 
 import runpy
 from pathlib import Path
 
-BENCH = runpy.run_path(str(Path(__file__).parent.parent / "bench" / "truth_recovery.py"), run_name="truth_recovery")
+BENCH = runpy.run_path(str(Path(__file__).parent / "claims" / "truth_recovery.py"), run_name="truth_recovery")
 Truth, coverage, made_by, truth_of = (BENCH[name] for name in ("Truth", "coverage", "made_by", "truth_of"))
 
 

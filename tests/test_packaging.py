@@ -105,7 +105,7 @@ def version() -> str:
 
 def test_makefile_targets_are_short_and_complete():
     text = (ROOT / "Makefile").read_text()
-    for target in ("setup", "profile", "test", "lint", "kernels", "figures", "bench"):
+    for target in ("setup", "profile", "test", "lint", "kernels", "figures", "bench", "pages"):
         recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)*)", text, re.M)
         assert recipe is not None, target
         assert recipe.group(1).count("\n") <= 3, target

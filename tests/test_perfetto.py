@@ -7,11 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import h200
 import numpy as np
 import pytest
 
 from xstage_bench.device.sim import SimDevice
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.tasks.predict import predict_tasks
@@ -35,7 +35,7 @@ WAVE = TaskSchedule(
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_model(asset_dir("results") / "h200-x2/2026-11-29-profile/model.json")
+    return load_model(h200.MODEL)
 
 
 def parsed(data: bytes) -> list[dict[str, Any]]:

@@ -110,7 +110,7 @@ def test_host_memory_is_a_path_of_its_own() -> None:
 
 def test_isolated_bursts_to_host_memory_are_near_the_recorded_ones() -> None:
     """18 kB per SM as on NVLink and one shared buffer before PCIe explain most of what 2 x H200 recorded."""
-    path = Path(__file__).parent.parent / "results" / "h200-x2" / "2026-11-29-places" / "host" / "isolated.csv.gz"
+    path = Path(__file__).parent.parent / "results" / "reference" / "h200-clean" / "host-isolated.csv.gz"
     text = gzip.decompress(path.read_bytes()).decode()
     table = [r for r in csv.DictReader(io.StringIO(text)) if r["destination"] == "-1" and r["probe"] == "isolated" and r["warps"] == "4"]
     schedules = [Schedule((Burst(int(r["bytes"])),), int(r["producers"]), 4, 0, HOST) for r in table]

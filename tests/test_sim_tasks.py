@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import h200
 import numpy as np
 import pytest
 
@@ -12,7 +13,6 @@ from xstage_bench.device.sim.core import Conditions
 from xstage_bench.device.sim.presets import PRESETS
 from xstage_bench.device.sim.tasks import POLL_CYCLES, TURN_CYCLES, course_of
 from xstage_bench.errors import PairError, UsageError
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import load_model
 from xstage_bench.model.tasks.costs import TaskCosts
 from xstage_bench.model.tasks.predict import predict_tasks
@@ -96,7 +96,7 @@ def test_it_agrees_with_the_predictor(compute: int, size: int, dependent: bool) 
         wave = np.tile(np.arange(6) // 2, 132)
         quiet = s.bytes == 0
         s = replace(s, signals=np.where(quiet, wave, NONE), waits_for=np.where(quiet, NONE, wave))
-    model = load_model(asset_dir("results") / "h200-x2/2026-11-29-profile/model.json")
+    model = load_model(h200.MODEL)
     predicted = predict_tasks(model, s, costs=TaskCosts(gpu="", compute="spin", sm_clock_mhz=None, instrument={}), compiled=False)
     with_stores, without = executed(s), executed(s.without_stores())
     assert with_stores.total_ns / without.total_ns == pytest.approx(predicted.total_ns / predicted.without_stores_ns, rel=0.08)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import h200
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import model_of
@@ -51,7 +51,7 @@ def everything() -> TaskCosts:
 
 @cache
 def recorded() -> Model:
-    return load_model(asset_dir("results") / "h200-x2/2026-11-29-profile/model.json")
+    return load_model(h200.MODEL)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h200
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,6 @@ from hypothesis import strategies as st
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.sim.device import SimDevice
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.measure.stamps.layout import from_csv
 from xstage_bench.measure.stamps.record import read_traces, record_traces
 from xstage_bench.measure.stamps.schedule import trace_of
@@ -34,7 +34,7 @@ from xstage_bench.schedule.device import Execution
 from xstage_bench.schedule.scenes import Scene
 
 ROOT = Path(__file__).parent.parent
-MODEL = asset_dir("results") / "h200-x2" / "2026-11-29-profile" / "model.json"
+MODEL = h200.MODEL
 APART_SCHEDULE = Schedule((Burst(32768), Burst(32768, 2000)), 132, 4, start="free", warps_meet=False)
 STAMPS = "smid,block,warp,kind,start_clock,end_clock,start_ns,end_ns,bytes\n"
 
@@ -80,8 +80,7 @@ def test_one_sm_and_one_launch_are_enough(tmp_path: Path) -> None:
 
 def test_the_recorded_example_has_warps_that_meet() -> None:
     """Its kernel has a barrier after every burst; the stamps need no GPU to be read again."""
-    folder = asset_dir("results") / "h200-x2" / "2026-11-29-pacer"
-    assert all(t.schedule.warps_meet for t in read_traces([folder / "tiles-1.npz", folder / "tiles-2.npz"]))
+    assert all(t.schedule.warps_meet for t in read_traces([Path(__file__).parent / "data" / "tiles.npz"]))
 
 
 @given(cell=st.sampled_from(["true", "True", "FALSE", "false", "", " true ", "1", "yes", "no"]))

@@ -1,6 +1,6 @@
 """``make claims``: compute every number that the pages promise again, and say which recordings are of another instrument.
 
-    python tests/claims/check_claims.py [--write]
+    PYTHONPATH=.:results python tests/claims/check_claims.py [--write]
 
 ``claims.toml`` is the table, ``recorded.py`` holds the functions. A page quotes a claim between two comments:
 ``<!-- claim:profile.rate -->370 GB/s<!-- /claim -->``. ``--write`` puts in what is computed now, and the line of each page
@@ -142,6 +142,7 @@ def pages(root: Path = ROOT) -> Iterator[Path]:
     """Yield the pages that may quote claims."""
     yield root / "README.md"
     yield from sorted((root / "docs").glob("*.md"))
+    yield from sorted((root / "results").rglob("README.md"))
 
 
 def stale_line(stale: Iterable[tuple[Path, str]]) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 
 import advice_regret
 import numpy as np
-import ulysses_table
-import visibility_tables
+from tables import load
 
 from xstage_bench.device.cuda.footprint import issue_times, rates
 from xstage_bench.io.json_file import read_json
@@ -28,10 +27,11 @@ from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.evaluate import Score, score_node
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.model.run_fit import find_model, validate_run
+from xstage_bench.model.run_fit import find_model, fit_run, validate_run
 from xstage_bench.record.reader import load_run
 from xstage_bench.schedule.flavour import FLAVOURS
 
+visibility, ulysses, sleep = (load(f"h200-x2/{topic}") for topic in ("visibility", "ulysses", "sleep"))
 Numbers = tuple[float, ...]
 REMOTE = ("0>1", "1>0")
 
@@ -211,7 +211,26 @@ def copies(folder: Path, what: str, pair: str = "0>1") -> float:
     return found.gb_per_s
 
 
-# Places, processes, footprint, placement, sleep
+# Fences, places, processes, footprint, placement, sleep
+
+
+@cache
+def _released(folder: Path) -> Model:
+    return fit_run(run_of(folder))
+
+
+def release(folder: Path, completion: str, number: str, pair: str = "0>1") -> float:
+    """A parameter of the law of a completion, most SMs."""
+    laws = [law for law in _pair(_released(folder), pair).release if law.completion == completion]
+    return _value(getattr(max(laws, key=lambda law: law.producers), number))
+
+
+def woken(folder: Path, silence_us: int = 100_000) -> Numbers:
+    """Least and greatest of the typical drains after a long silence, us: one store by one SM to the longest that fits into the capacity."""
+    last = sleep.last_bursts(folder)
+    late = last[(last["gap_us"] == silence_us) & (last["source"] != last["destination"])]
+    typical = late[late["issue_max_cycles"] < 1e4].groupby(["producers", "stores"])["drain_us"].median()
+    return float(typical.min()), float(typical.max())
 
 
 def pushed(folder: Path, row: str) -> Numbers:
@@ -258,9 +277,9 @@ def choices(folder: Path, source: int, producers: int = 32, size: int = 32768) -
 
 def seen(folder: Path, part: str, column: str, unit: float = 1.0, **where: Any) -> float:
     """Mean over processes of one number of one row of the survey."""
-    groups = visibility_tables.grouped([r for r in document(folder / "visibility.json.gz")["rows"] if r["part"] == part])
+    groups = visibility.grouped([r for r in document(folder / "visibility.json.gz")["rows"] if r["part"] == part])
     (rows,) = (g for g in groups.values() if all(g[0][k] == v for k, v in {"pair": "0>1", **where}.items()))
-    found = visibility_tables.pooled([r[column] for r in rows])
+    found = visibility.pooled([r[column] for r in rows])
     assert found is not None
     return found[0] / unit
 
@@ -311,14 +330,14 @@ def fused_cost(folder: Path, least: int, most: int, sp: int | None = None, *, de
 
 def fused_long(folder: Path) -> float:
     """What fusing costs in all rounds of the longest rows."""
-    line = ulysses_table.together(_attention(folder), *read_folder(folder))[0]
+    line = ulysses.together(_attention(folder), *read_folder(folder))[0]
     return float(line.split(": ")[1].split(" ")[0]) - 1
 
 
 def fused_predicted(folder: Path) -> Numbers:
     """Cases below 2 ms whose residual is predicted within 30 % or 3 us, of all of them."""
     short = [r for r in _attention(folder) if r["alone_us"] < 2000]
-    return sum(ulysses_table.within_bar(r) for r in short), len(short)
+    return sum(ulysses.within_bar(r) for r in short), len(short)
 
 
 def fused_best(folder: Path) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+import h200
 import pytest
 
 from xstage_bench.schedule.task_files import load_tasks, save_tasks
 from xstage_bench.workloads.moe import moe_tasks
 
-MODEL = Path(__file__).parents[2] / "results/h200-x2/2026-11-29-profile/model.json"
+MODEL = h200.MODEL
 JOB = ("--bytes", "28672", "--tile-ns", "4190", "--tiles", "8", "--quiet-tile-ns", "11180", "--quiet-tiles", "6")
 
 

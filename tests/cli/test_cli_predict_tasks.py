@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h200
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "results" / "h200-x2" / "2026-11-29-profile" / "model.json"
+MODEL = h200.MODEL
 CSV = """name,producers,form,producer,compute_cycles,bytes,waits_for,signals,phase
 two tiles,2,ping_pong,0,9000,0,,0,linear 1
 ,,,0,4000,32768,0,,linear 2

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+import h200
 import pytest
 
-MODEL = Path(__file__).parents[2] / "results/h200-x2/2026-11-29-profile/model.json"
+MODEL = h200.MODEL
 
 
 def test_every_phase_in_words_and_as_json(xstage):

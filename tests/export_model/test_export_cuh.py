@@ -8,15 +8,15 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import h200
 import pytest
 
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_source
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.show.export import export_model
 from xstage_bench.show.export.cuh import namespace
 from xstage_bench.show.export.document import exported_model
 
-RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
+RUN = h200.RUN
 KERNEL = """
 #include "model.cuh"
 namespace mine = xstage::pair_0_1_st_v4;

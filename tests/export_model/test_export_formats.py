@@ -10,17 +10,17 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import h200
 import pytest
 
 from xstage_bench.cli import run
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.io.json_file import write_json
 from xstage_bench.model.document import load_model
 from xstage_bench.show.export import WRITERS, export_model, table_of
 from xstage_bench.show.export.document import ExportedModel, exported_model
 
-RUN = asset_dir("results") / "h200-x2" / "2026-11-29-profile"
+RUN = h200.RUN
 
 
 @pytest.fixture(scope="module")

@@ -23,13 +23,13 @@ from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.show.fleet_page import write_fleet
 
 ROOT = Path(__file__).parent.parent.parent
-BENCH = runpy.run_path(str(ROOT / "bench" / "fleet_speed.py"))
+BENCH = runpy.run_path(str(ROOT / "tests" / "claims" / "fleet_speed.py"))
 NODES = 16
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
-    """A small version of bench/fleet_speed.py: 16 nodes of 56 pairs with six planted faults and a damaged run."""
+    """A small version of tests/claims/fleet_speed.py: 16 nodes of 56 pairs with six planted faults and a damaged run."""
     folder = tmp_path_factory.mktemp("fleet") / "runs"
     planted, broken = BENCH["make_fleet"](folder, NODES)
     return folder, planted, broken

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
+import h200
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,7 +35,7 @@ from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.model.run_fit import find_model
 from xstage_bench.workloads.shapes import moe_shape
 
-PROFILE = Path(__file__).parent.parent.parent / "results" / "h200-x2" / "2026-11-29-profile" / "model.json"
+PROFILE = h200.MODEL
 TIMES = MoeTileTimes(linear1_ns=10_000, linear2_ns=4_000, linear1_rest_ns=2_000, linear2_rest_ns=3_000)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import h200
 import pytest
 from sass import asked, disassemble, kernels, prepare, unordered, without_predicate
 
@@ -15,6 +16,7 @@ from xstage_bench.kernels.moe.order import Order
 from xstage_bench.workloads.shapes import moe_shape
 
 pytest.importorskip("cuda.bindings.nvrtc")
+PROFILE = h200.MODEL
 
 
 def suite_builds() -> set[MoeBuild]:

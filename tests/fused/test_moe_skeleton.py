@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +16,6 @@ from xstage_bench.kernels.moe.layer import PADDING, rows_of
 from xstage_bench.kernels.moe.skeleton import skeleton_name, skeleton_schedules, with_skeletons
 from xstage_bench.kernels.moe.suite import MoeCase, suite_cases
 from xstage_bench.kernels.moe.summary import summarise
-from xstage_bench.measure.replay_document import read_replay
 
 ROOT = Path(__file__).parents[2]
 RECORDED = asset_dir("results") / "h200-x2" / "replay" / "skeleton-block-spin" / "replay.json.gz"
@@ -52,14 +46,6 @@ def test_schedules_are_small_enough_for_the_replay() -> None:
         packed = pack(s, {gpu: range(132) for gpu in (0, 1)}, "spin")
         most[s.name] = int(packed.lists[0]["count"].max())
     assert max(most.values()) < MAX_SM_TASKS / 6
-
-
-def test_recorded_replays_of_the_same_schedules_are_found_by_name() -> None:
-    recorded = {row["schedule"]: row["key"] for row in read_replay(RECORDED)["rows"]}
-    cases = suite_cases(("keye-vl-2", "dsv4-flash"), tokens=(512, 2048), routings=["balanced"])
-    made = {s.name: s.key() for s in skeleton_schedules(cases, ["bf16"])}
-    assert len(made) == 24
-    assert all(recorded[name] == key for name, key in made.items())
 
 
 keye = partial(suite_row, shape="keye-vl-2")
@@ -99,20 +85,3 @@ def test_the_summary_says_how_much_of_its_skeletons_gain_the_kernel_reaches() ->
     assert (overall["skeletons"], overall["reach_0.9_of_skeleton_gain"]) == (2, 0.5)
     assert overall["median_of_skeleton_gain"] == pytest.approx((1 + 100 / 118) / 2)
     assert summarise({"rows": rows})["rows"][0]["skeleton_reason"].startswith("no replay was attached")
-
-
-def test_the_tool_attaches_a_recorded_replay(tmp_path: Path) -> None:
-    path = tmp_path / "moe.json"
-    path.write_text(json.dumps({"rows": [keye(), keye(combine="f32")]}))
-    command = [sys.executable, str(ROOT / "tools" / "moe_skeletons.py"), "attach", str(path), str(RECORDED)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    first, second = json.loads(path.read_text())["rows"]
-    us = {r["schedule"]: r["total_us"]["value"] for r in json.loads(gzip.decompress(RECORDED.read_bytes()))["rows"]}
-    assert first["skeleton_gain"] == us["keye-vl-2-fp8-512-wave"] / us["keye-vl-2-fp8-512-lead1"]
-    assert first["skeleton"]["compute"] == "spin"
-    assert second["skeleton_gain"] is None
-    assert "kernel 1.300, skeleton 1.1" in done.stdout
-    shown = subprocess.run(
-        [*command[:2], "show", str(RECORDED)], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert "42 cases, better lead: geomean 1.0" in shown.stdout

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import h200
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from suite_rows import suite_row, suite_stalls
 
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.kernels.moe.build import STAMP, MoeBuild
 from xstage_bench.kernels.moe.forecast import MoeTileTimes, predict_order
 from xstage_bench.kernels.moe.group import Prepared
@@ -19,8 +19,7 @@ from xstage_bench.kernels.moe.layer import Layer, rows_of
 from xstage_bench.kernels.moe.order import SECOND_BIT, Order, TaskLists
 from xstage_bench.kernels.moe.stalls import EXECUTIONS, idle_before, measure_stalls, measured, pairs_of, predicted
 from xstage_bench.kernels.moe.summary import summarise
-from xstage_bench.model.document import Model
-from xstage_bench.model.run_fit import find_model
+from xstage_bench.model.document import Model, load_model
 from xstage_bench.workloads.shapes import moe_shape
 
 LINEAR1_NS, LINEAR2_NS, START = 1000, 400, 1 << 60
@@ -75,7 +74,7 @@ def test_idle_time_and_products_make_up_each_list(with_stores: list[int], withou
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return find_model(asset_dir("results") / "h200-x2" / "replay" / "model.json")
+    return load_model(h200.MODEL)
 
 
 def predict(model: Model, order: Order, combine: str, **changes: Any) -> dict[str, Any]:

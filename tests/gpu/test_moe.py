@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import h200
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from xstage_bench.workloads.shapes import MoEShape
 
 pytestmark = pytest.mark.gpu
 EVEN, ODD = Order("interleaved"), Order("interleaved", lead=0.0, group_blocks=2)
+PROFILE = h200.MODEL
 
 
 def shape(hidden: int = 512, inter: int = 256, experts: int = 8, top_k: int = 2) -> MoEShape:

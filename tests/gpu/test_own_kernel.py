@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h200
 import numpy as np
 import pytest
 
@@ -35,6 +36,6 @@ def test_the_example_of_the_page(device: CudaDevice, tmp_path: Path, monkeypatch
             trace.issue_cycles.min() > 800
         )  # 64 warp-stores leave an SM one every 16 cycles: a stamp that ends sooner has not waited for them
         assert 1000 < trace.sm_clock_mhz < 2500
-    found = xstage_bench.predict(xstage_bench.load_model(ROOT / "results" / "h200-x2" / "2026-11-29-profile"), schedule)
+    found = xstage_bench.predict(xstage_bench.load_model(h200.RUN), schedule)
     measured = np.median([t.end_ns[-1].mean() for t in traces])
     assert abs(found.total_ns - measured) / measured < 0.1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h200
 import pytest
 
 from xstage_bench.device.cuda.device import CudaDevice
@@ -52,7 +53,7 @@ print(json.dumps({**found, "work": work}))
 
 def test_the_pacer_chooses_well(device: CudaDevice) -> None:
     device.node()
-    model = ROOT / "results" / "h200-x2" / "2026-11-29-profile" / "model.json"
+    model = h200.MODEL
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(model)], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

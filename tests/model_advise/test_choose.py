@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
+import h200
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.workloads.attention import attention_tasks
 from xstage_bench.workloads.moe import moe_tasks
 
-MODEL = load_model(Path(__file__).parents[2] / "results/h200-x2/2026-11-29-profile/model.json")
+MODEL = load_model(h200.MODEL)
 #: One H200's Keye experts in 4 waves, one SM's share: 48 Linear-1 and 64 Linear-2 tiles, bf16.
 KEYE = Job(bytes=28672, tile_ns=4190, tiles=32, quiet_tile_ns=11180, quiet_tiles=24, waves=2, both_ways=True)
 

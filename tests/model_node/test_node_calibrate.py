@@ -45,7 +45,7 @@ def test_a_fit_finds_the_truth_it_was_made_from(fit: NodeFit) -> None:
         assert estimate.high is not None
         width = estimate.high - estimate.low
         truth = getattr(TRUTH, name)
-        assert estimate.low - width <= truth <= estimate.high + width, name  # its coverage is counted by bench/node_truth.py
+        assert estimate.low - width <= truth <= estimate.high + width, name  # its coverage is counted by tests/claims/node_truth.py
         assert 0 < width < truth
 
 

@@ -10,19 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.io.assets import asset_dir
-from xstage_bench.model.document import load_model
 from xstage_bench.model.node import compiled
 from xstage_bench.model.node.classes import unit_table
-from xstage_bench.model.node.data import measured
-from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.packed import Packed, pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node, predict_packed
-from xstage_bench.model.node_pair import entry_of
-from xstage_bench.record.reader import load_run
 from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
 
 SIZES = [6] * 18 + [4] * 6
@@ -215,21 +209,3 @@ def test_numba_is_loaded_by_the_first_large_prediction_only() -> None:
         "predict_node(m, [Schedule((Burst(512),), 1)])\nassert 'numba' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_merging_costs_little_on_the_recorded_hold_out() -> None:
-    """At most 0.3 percentage points in the median of a burst's error, 1 in its p90."""
-    folders = sorted(asset_dir("results").glob("h200-x2/*-profile"))
-    if not folders:
-        pytest.skip("results/h200-x2 is not in this tree (an sdist leaves the large runs out)")
-    document, samples = load_model(folders[-1] / "model.json"), load_run(folders[-1]).samples()
-    for source, destination in ((0, 1), (1, 0)):
-        held = measured(samples, source, destination, ["holdout"])
-        entry = next(e for p in document.pairs if p.pair == f"{source}>{destination}" and (e := entry_of(p)) is not None)
-        found = [predict_node(model_of(entry), held.schedules, sm_clock_mhz=held.sm_clock_mhz, exact=e) for e in (True, False)]
-        assert len(held.schedules) >= 250
-        real = (held.issue_cycles > 0) & (pack(held.schedules).bytes > 0)
-        errors = [np.abs(p.issue_cycles / held.issue_cycles - 1)[real] for p in found]
-        grows = [np.quantile(errors[1], q) - np.quantile(errors[0], q) for q in (0.5, 0.9)]
-        assert grows[0] < 0.003
-        assert grows[1] < 0.01

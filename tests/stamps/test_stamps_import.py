@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import h200
 import numpy as np
 import pytest
 from stamps_fake import BURST, COMPUTE, SIGNAL, WAIT, Part, fake_buffer, pack
@@ -104,7 +105,6 @@ def test_an_event_that_nobody_signals_is_refused() -> None:
 
 
 def test_launches_become_a_run_folder_that_validate_judges(tmp_path: Path) -> None:
-    from xstage_bench.io.assets import asset_dir
 
     paths = []
     for i in range(3):
@@ -118,7 +118,7 @@ def test_launches_become_a_run_folder_that_validate_judges(tmp_path: Path) -> No
     samples = run.samples()
     assert list(schedules_of(samples).values()) == [traces[0].schedule]
     assert sorted(samples["repetition"].unique()) == [0, 1, 2]
-    model = load_model(asset_dir("results") / "h200-x2" / "2026-11-29-profile" / "model.json")
+    model = load_model(h200.MODEL)
     scores = {m.model: m for m in validate(model, samples).models}
     assert scores["node"].n_bursts == 5
     measured = np.median([t.issue_cycles.mean(axis=1) for t in traces], axis=0)

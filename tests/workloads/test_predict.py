@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+import h200
 import pytest
 
 from xstage_bench.errors import UsageError
@@ -13,7 +13,7 @@ from xstage_bench.model.document import load_model
 from xstage_bench.workloads import predict_workload, workloads
 from xstage_bench.workloads.prediction import COLUMNS
 
-MODEL = load_model(Path(__file__).parents[2] / "results/h200-x2/2026-11-29-profile/model.json")
+MODEL = load_model(h200.MODEL)
 
 
 @pytest.fixture(scope="module")

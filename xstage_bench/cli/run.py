@@ -39,7 +39,7 @@ def command(
     A folder is never overwritten. On Ctrl-C or SIGTERM what was measured is kept, and --resume finishes it.
 
     With --compute, or a schedule file of tasks, the schedules are replayed: tensor-core work and stores with the waits between them, each
-    schedule beside itself without stores; the folder then holds replay.json (results/h200-x2/replay).
+    schedule beside itself without stores; the folder then holds replay.json (docs/predict.md).
     """
     from xstage_bench.measure.bursts import record_run
 

@@ -70,7 +70,7 @@ class Yardstick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YardstickFile:
-    """``results/reference/errors.json``, made by tools/reference_errors.py."""
+    """``results/reference/errors.json``, made by tests/claims/reference_errors.py."""
 
     schema_version: int
     yardsticks: list[Yardstick]

@@ -1,6 +1,6 @@
 """When a burst of any flavour and layout has arrived: what is watched on the peer, and the three completion times of it.
 
-Issue done, source reusable and remote-visible are told apart: all are cycles after the end of a producer's issue (results: flavours).
+Issue done, source reusable and remote-visible differ: all are cycles after the end of a producer's issue (results/h200-x2/flavours).
 """
 
 from __future__ import annotations

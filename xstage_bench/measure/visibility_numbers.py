@@ -17,7 +17,7 @@ _GRID = 80
 #: A flag counts as sent behind a full backlog from here on: after the free part of a burst, before the first producer is done. And an SM's
 #: own stores count as drained so long after its last one was issued.
 FULL_AFTER_NS, DRAINED_AFTER_NS = 12_000.0, 15_000.0
-_SURVEY = "results/h200-x2/2026-11-29-visibility: bursts of 512 KiB and 1 MiB by 8 to 132 SMs"
+_SURVEY = "results/h200-x2/visibility: bursts of 512 KiB and 1 MiB by 8 to 132 SMs"
 TUNED: tuple[Default, ...] = (
     Default(name="backlog full after", value=FULL_AFTER_NS, unit="ns", source=_SURVEY),
     Default(name="own stores drained after", value=DRAINED_AFTER_NS, unit="ns", source=_SURVEY),

@@ -1,4 +1,4 @@
-"""Studies: families of scenes that answer one question each (results: company, results/h200-x2/places). A study is a function on a Node."""
+"""Studies: families of scenes that answer one question each (results/h200-x2/company, places). A study is a function on a Node."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """When a store becomes visible: what to watch while a Schedule is executed, and what was seen.
 
-Three kernels run at once (results: visibility): the producers of the schedule, a prober on an idle SM of the source, and a responder that
+Three kernels run at once (results/h200-x2/visibility); the schedule's producers, a prober on an idle SM of the source, and a responder that
 watches the destination's memory and answers. Every time is the source's own; nothing is synchronised between GPUs.
 """
 

@@ -72,7 +72,7 @@ class TaskVariant:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What tensor-core work costs in SM cycles (results: replay): n rounds take ``entry + (n // 4) * four + (n % 4) * one`` cycles."""
+    """What tensor-core work costs in SM cycles: n rounds take ``entry + (n // 4) * four + (n % 4) * one`` cycles."""
 
     entry_cycles: float
     four_cycles: float

@@ -10,7 +10,7 @@ from xstage_bench.errors import UsageError
 #: Pairs of neighbouring smids (pair p is smids 2p and 2p+1) of each group, split into subgroups.
 Groups = tuple[tuple[tuple[int, ...], ...], ...]
 
-#: Annealed on the recorded spread over producers (tools/calibrate_simulator.py, docs/simulator.md). It belongs to one die, and the
+#: Annealed on the recorded spread over producers (tests/claims/calibrate_simulator.py, docs/simulator.md). It belongs to one die, and the
 #: recorded subsets may not tell two labellings apart.
 H200_GROUPS: Groups = (
     ((1, 43, 55), (38, 44, 65), (12, 34, 35, 48)),
@@ -90,7 +90,7 @@ class Preset:
         What all producers together drain at, 10^9 bytes per second.
     host_gb_per_s, host_buffer_bytes : float
         The same to pinned host memory over PCIe, and the shared buffer before it (below): 52 GB/s, and what 8 to 132 SMs have outstanding
-        beside their own 18 kB each, 1.0 to 1.6 MB (results/h200-x2/2026-11-29-places/host).
+        beside their own 18 kB each, 1.0 to 1.6 MB (results/h200-host/profile).
     egress_gb_per_s, ingress_gb_per_s : float
         In a scene: what one GPU's port sends to, and receives from, all others together.
     link_buffer_bytes : float
