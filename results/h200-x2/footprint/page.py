@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tables import main, number, origin, table
 
-from xstage_bench.device.cuda.footprint import issue_times, rates
 from xstage_bench.io.json_file import read_json
+from xstage_bench.measure.footprint import issue_times, rates
 
 SLOT_BYTES, SHORT_STORES = 512, 8  # of a warp-store; 16 KiB per SM from each of four warps
 Key = tuple[int, int, int]

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tables import interval, main, origin, table
-from xstage_bench.device.cuda.compare_memories import compare
 
 from xstage_bench.io.json_file import read_json
+from xstage_bench.measure.compare_memories import compare
 
 HEAD = ("memory", "launches", "pair", "warps", "T0 of 32 KiB, cycles", "R, GB/s", "Q per SM, kB")
 
