@@ -3,7 +3,7 @@
     python tools/variance_table.py
 
 Two kinds of number: the sentinel (all SMs, 4 warps, 128 KB each), which every recorded run repeats, and T0, R and Q as `xstage compare`
-takes them, fitted to the ten runs of results/h200-x2/same-node and to the profile of other GPUs.
+takes them, fitted to the ten runs of results/h200-x2/2026-11-29-same-node and to the profile of other GPUs.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from xstage_bench.compare import PARAMETERS, Side, compare
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model
-from xstage_bench.pipeline import usable_samples
-from xstage_bench.record.json_file import read_json
+from xstage_bench.pipeline import find_model, usable_samples
 from xstage_bench.record.reader import Run, load_run
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "h200-x2"
-SAME = RESULTS / "same-node"
-#: What runs on other nodes gave, five of the day and one of two and a half hours later, past midnight.
-OTHERS = SAME / "nodes.json"
+SAME = RESULTS / "2026-11-29-same-node"
+OTHERS = ("fences", "flavours", "link-sleep", "placement", "profile")
+#: A quick run of two and a half hours later, past midnight, on other GPUs.
+NEXT_DAY = RESULTS / "next-day" / "2026-11-30-quick"
 
 
 def sentinel(run: Run) -> pd.DataFrame:
     """Return the valid sentinel rows of a run."""
     rows = run.samples()
     return rows[(rows["kind"] == "sentinel") & (rows["status"] == "ok")]
+
+
+def _of(parameter: Any, model: Model, pair: str) -> float:
+    found = model.find(pair)
+    entry = None if found is None else parameter.at(found)
+    return np.nan if entry is None else parameter.of(entry).value or np.nan
 
 
 def spread(values: np.ndarray) -> float:
@@ -68,22 +74,23 @@ def main() -> int:
     print("sentinel, relative standard deviations")
     for level, value in sentinel_levels(runs).items():
         print(f"  {level}: {value}")
-    others = read_json(OTHERS, dict[str, Any])
-    *day, later = others["rows"]
-    medians = [*(row["sentinel_cycles"] for row in day), sentinel(runs[0]).groupby("source")["issue_mean_cycles"].median().mean()]
-    gpus = {*(uuid for row in day for uuid in row["gpus"]), *(g.uuid for g in runs[0].manifest.node.gpus)}
+    others = [load_run(RESULTS / f"2026-11-29-{name}") for name in OTHERS]
+    medians = [sentinel(r).groupby("source")["issue_mean_cycles"].median().mean() for r in [*others, runs[0]]]
+    gpus = {g.uuid for r in [*others, runs[0]] for g in r.manifest.node.gpus}
     print(f"  between nodes ({len(medians)} nodes, {len(gpus)} GPUs, one day): {spread(np.array(medians)):.3%}", np.round(medians, 0))
     models = [fitted(run) for run in runs]
-    print(f"  2.5 hours later, other GPUs: {later['sentinel_cycles']:.0f}")
+    profile, later = find_model(RESULTS / "2026-11-29-profile"), load_run(NEXT_DAY)
+    tomorrow = fitted(later)
+    print(f"  2.5 hours later, other GPUs: {sentinel(later).groupby('source')['issue_mean_cycles'].median().mean():.0f}")
     print("fitted parameters, pair 0>1 / 1>0")
     for p in PARAMETERS:
         line = []
-        for i, pair in enumerate(("0>1", "1>0")):
+        for pair in ("0>1", "1>0"):
             entries = [p.at(found) for m in models if (found := m.find(pair)) is not None]
             values = np.array([p.of(e).value for e in entries if e is not None], dtype=float)
             errors = np.array([p.of(e).standard_error for e in entries if e is not None], dtype=float) / values
-            other, tomorrow = (others["parameters"][p.name][of][i] for of in ("full sweep", "2.5 hours later"))
-            next_day = tomorrow / values.mean() - 1
+            other = _of(p, profile, pair)
+            next_day = _of(p, tomorrow, pair) / values.mean() - 1
             line.append(
                 f"standard error within a run {np.sqrt(np.mean(errors**2)):.3%}, between {len(values)} runs {spread(values):.3%}, "
                 f"other GPUs and full sweep {other / values.mean() - 1:+.2%}, 2.5 hours later {next_day:+.3%}"
