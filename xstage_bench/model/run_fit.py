@@ -130,8 +130,11 @@ def validate_run(run: Run, model: Model) -> Validation:
 
 
 def usable_samples(run: Run) -> pd.DataFrame:
-    """Return the samples without those of pairs that failed: they stay in the record, and no number is made of them."""
-    samples = run.samples()
+    """Return the samples in the order measured, without those of pairs that failed: they stay in the record, and no number is made of them.
+
+    Written in any other order a run would give another fit: which schedules a search sees is drawn from their order.
+    """
+    samples = run.samples().sort_values(["order", "burst"], kind="stable", ignore_index=True)
     pair = samples["source"].astype(str) + ">" + samples["destination"].astype(str)
     return samples[~pair.isin(list(run.manifest.failed_pairs))]
 
