@@ -1,6 +1,6 @@
 """Table of T0, R and Q into memory of the same process, by CUDA IPC and by NVSHMEM: ``page.py [write] [FOLDER]``.
 
-FOLDER holds a document for each launch of each memory: ``python -m xstage_bench.device.cuda.processes --memory MEMORY``.
+FOLDER holds a document for each launch of each memory: ``xstage measure processes --memory MEMORY``.
 """
 
 from __future__ import annotations
