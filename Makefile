@@ -17,6 +17,11 @@ profile: $(VENV)/.base
 profile-node: $(VENV)/.base
 	$(PY) scripts/profile_node.py $(ARGS)
 
+# What the pages quote of two GPUs, recorded anew; --only, --pack and more: scripts/record.py.
+.PHONY: record
+record: $(VENV)/.base
+	$(PY) scripts/record.py $(ARGS)
+
 test: $(VENV)/.dev
 	$(PY) -m pytest -n 2 $(ARGS)
 
