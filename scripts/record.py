@@ -75,18 +75,17 @@ def parts_of(out: Path, backend: str, model: Path, *, quick: bool) -> dict[str, 
         return verb("run", *on, *each("--only", probes), *(("--pairs", pairs) if pairs else ()), *fast, "--out", out / topic)
 
     def scene(name: str, *studies: str) -> tuple[str, ...]:
-        return verb("scene", *on, *each("--study", studies), *few, "--out", out / "places" / f"{name}.json")
+        return verb("measure", "scenes", *on, *each("--study", studies), *few, "--out", out / "places" / f"{name}.json")
 
     def memory(kind: str) -> Part:
-        program = ("-m", "xstage_bench.device.cuda.processes", "--memory", kind, "--out")
+        program = verb("measure", "processes", "--memory", kind, "--out")
         files = [str(out / "processes" / f"{kind}{i}.json") for i in (1, 2, 3)]
         return Part(tuple((*program, file) for file in files), ranks=1 if kind == "plain" else 2)
 
     profile = [verb("profile", *on, *fast, "--alone", "--out", out / f"profile-{i}") for i in (1, 2, 3)]
-    arrival = verb("visibility", "--only", "arrival", "--only", "loud", "--pairs", "0:1,1:0", *fast, "--out", out / "flavours/arrival.json")
-    seen = verb("visibility", *each("--only", VISIBILITY), *fast, "--out", out / "visibility/visibility.json")
-    program = ("-m", "xstage_bench.device.cuda.footprint", "--pair")
-    spread = [(*program, f"{a}>{1 - a}", "--out", str(out / f"footprint/footprint{a}{1 - a}.json")) for a in (0, 1)]
+    arrival = verb("measure", "visibility", "--only", "arrival", "--only", "loud", "--pairs", "0:1,1:0", *fast, "--out", out / "flavours/arrival.json")
+    seen = verb("measure", "visibility", *each("--only", VISIBILITY), *fast, "--out", out / "visibility/visibility.json")
+    spread = [verb("measure", "footprint", "--pairs", f"{a}:{1 - a}", "--out", out / f"footprint/footprint{a}{1 - a}.json") for a in (0, 1)]
     replay = ("results/h200-x2/replay/page.py", "record")
     ulysses = (*verb("fused", "ulysses", "--model", model), *each("--sp", ("2", "4", "8")))
     lengths = (*each("--sp", ("2", "8")), "--shape", "qwen-image-1328", *each("--seq", ("6784", "6888", "6889", "6912")))
@@ -101,7 +100,7 @@ def parts_of(out: Path, backend: str, model: Path, *, quick: bool) -> dict[str, 
         "profile-2": Part((profile[1],), 120, lean=True),
         "profile-3": Part((profile[2],), 120, lean=True),
         "flavours": Part((run("flavours", *FLAVOUR_PROBES),), 150),
-        "copies": Part((verb("copies", "--out", out / "flavours/copies.json"),)),
+        "copies": Part((verb("measure", "copies", "--out", out / "flavours/copies.json"),)),
         "arrival": Part((arrival,), 80),
         "fences": Part((run("fences", "fences"),), 60),
         "places": Part((scene("patterns", "patterns", "host"), scene("directions", "directions"))),

@@ -12,13 +12,13 @@ import advice_regret
 import numpy as np
 from tables import load
 
-from xstage_bench.device.cuda.footprint import issue_times, rates
 from xstage_bench.io.json_file import read_json
 from xstage_bench.kernels.attention.document import read_folder
 from xstage_bench.kernels.attention.summary import summarise as summarise_attention
 from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.measure.compare_memories import compare
 from xstage_bench.measure.copies import best_stores, load_copies
+from xstage_bench.measure.footprint import issue_times, rates
 from xstage_bench.measure.replay_document import errors, read_replay, summary_rows
 from xstage_bench.model.document import Model, ModelScore, Validation
 from xstage_bench.model.estimate import Estimate
