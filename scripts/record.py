@@ -85,7 +85,8 @@ def parts_of(out: Path, backend: str, model: Path, *, quick: bool) -> dict[str, 
     profile = [verb("profile", *on, *fast, "--alone", "--out", out / f"profile-{i}") for i in (1, 2, 3)]
     arrival = verb("measure", "visibility", "--only", "arrival", "--only", "loud", "--pairs", "0:1,1:0", *fast, "--out", out / "flavours/arrival.json")
     seen = verb("measure", "visibility", *each("--only", VISIBILITY), *fast, "--out", out / "visibility/visibility.json")
-    spread = [verb("measure", "footprint", "--pairs", f"{a}:{1 - a}", "--out", out / f"footprint/footprint{a}{1 - a}.json") for a in (0, 1)]
+    asked = verb("measure", "footprint", "--pairs")
+    spread = [(*asked, f"{a}:{b}", "--out", str(out / f"footprint/footprint{a}{b}.json")) for a, b in ((0, 1), (1, 0))]
     replay = ("results/h200-x2/replay/page.py", "record")
     ulysses = (*verb("fused", "ulysses", "--model", model), *each("--sp", ("2", "4", "8")))
     lengths = (*each("--sp", ("2", "8")), "--shape", "qwen-image-1328", *each("--seq", ("6784", "6888", "6889", "6912")))

@@ -29,17 +29,25 @@ def tables(folder: Path) -> dict[str, str]:
     return {"when": origin(documents["01"], said), "footprint": footprint(documents)}
 
 
+def source_of(document: dict[str, Any]) -> tuple[int, float]:
+    """Return the storing GPU and its SM clock; documents of before 0.2 held one pair, and said so in their head."""
+    if "node" in document:
+        source = int(document["rows"][0]["source"])
+        return source, float(document["node"]["gpus"][source]["sm_clock_mhz"])
+    return int(document["source"]), float(document["gpus"][str(document["source"])]["sm_clock_mhz"])
+
+
 def footprint(documents: dict[str, dict[str, Any]]) -> str:
     """R of each run length and T0, both directions, and the LOCAL control."""
     rate: dict[Key, dict[int, float]] = {}
     cycles: dict[Key, dict[int, float]] = {}
     for document in documents.values():
-        clock = document["gpus"][str(document["source"])]["sm_clock_mhz"]
+        source, clock = source_of(document)
         most = max(row["producers"] for row in document["rows"])
         rows = [row for row in document["rows"] if row["producers"] == most]
         for found, numbers, name in ((rates(rows, clock), rate, "gb_per_s"), (issue_times(rows, SHORT_STORES), cycles, "cycles")):
             for one in found:
-                key = (document["source"], one["destination"], one["run_slots"] * SLOT_BYTES)
+                key = (source, one["destination"], one["run_slots"] * SLOT_BYTES)
                 numbers.setdefault(key, {})[one["footprint_bytes"] >> 20] = one[name]
     runs = sorted({run for _, _, run in rate})
     head = [f"R 0>1, runs of {run >> 10} KiB" if run >= 1024 else f"R 0>1, runs of {run} B" for run in runs]
