@@ -83,7 +83,8 @@ def parts_of(out: Path, backend: str, model: Path, *, quick: bool) -> dict[str, 
         return Part(tuple((*program, file) for file in files), ranks=1 if kind == "plain" else 2)
 
     profile = [verb("profile", *on, *fast, "--alone", "--out", out / f"profile-{i}") for i in (1, 2, 3)]
-    arrival = verb("measure", "visibility", "--only", "arrival", "--only", "loud", "--pairs", "0:1,1:0", *fast, "--out", out / "flavours/arrival.json")
+    watched = verb("measure", "visibility", *each("--only", ("arrival", "loud")), "--pairs", "0:1,1:0", *fast)
+    arrival = (*watched, "--out", str(out / "flavours/arrival.json"))
     seen = verb("measure", "visibility", *each("--only", VISIBILITY), *fast, "--out", out / "visibility/visibility.json")
     asked = verb("measure", "footprint", "--pairs")
     spread = [(*asked, f"{a}:{b}", "--out", str(out / f"footprint/footprint{a}{b}.json")) for a, b in ((0, 1), (1, 0))]
