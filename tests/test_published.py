@@ -9,6 +9,7 @@ from typing import Any
 import moe_papers_gpu
 import numpy as np
 import pytest
+from published_node import X_STAGE, published_model
 
 from xstage_bench.errors import DataError
 from xstage_bench.io.json_file import read_json
@@ -17,7 +18,6 @@ from xstage_bench.kernels.moe.summary import PAPER
 from xstage_bench.model.document import Model, load_model, save
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.schedule.tasks import TaskSchedule

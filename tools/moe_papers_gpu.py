@@ -16,13 +16,16 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/claims"))
+
+from published_node import X_STAGE, Published, published_model
+
 from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.kernels.moe.skeleton import skeleton_name
 from xstage_bench.kernels.moe.suite import ROUTINGS, TOKENS, Case, suite_cases
 from xstage_bench.kernels.moe.summary import PAPER
 from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.model.document import Model
-from xstage_bench.model.published import X_STAGE, Published, published_model
 from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from node_scores import score_node
 
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.measure.arrival import cases
@@ -14,7 +15,6 @@ from xstage_bench.measure.copies import Rate, best_stores, load_copies
 from xstage_bench.model.document import Model, ModelScore, load_model, load_validation
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import calibrate_node, model_of
-from xstage_bench.model.node.evaluate import score_node
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.schedule.flavour import FLAVOURS, for_architecture
 

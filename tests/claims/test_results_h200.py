@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from alike import assert_alike
+from node_scores import score_node
+from onsets import onset_readings
 
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.model.document import BurstGap, Model, Validation
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import model_of
-from xstage_bench.model.node.evaluate import score_node
-from xstage_bench.model.node.onset import onset_readings
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.model.run_fit import find_model, fit_run, validate_run
 from xstage_bench.record.reader import Run, load_run

@@ -4,15 +4,14 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from node_worlds import quick_schedules, shorter, synthesize
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.node.data import measured
-from xstage_bench.model.node.design import quick_schedules
 from xstage_bench.model.node.entry import NodeEntry, calibrate_node, model_of
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import uniform
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.model.node.synthetic import shorter, synthesize
 from xstage_bench.schedule.bursts import Schedule
 
 SMS = np.arange(36)

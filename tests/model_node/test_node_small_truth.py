@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from node_worlds import Noise, quick_schedules, shorter, synthesize
 
 from xstage_bench.model.node.calibrate import NodeFit, fit_measured, guess
 from xstage_bench.model.node.data import Measured
-from xstage_bench.model.node.design import quick_schedules
 from xstage_bench.model.node.intervals import LEVEL, REGIMES, Range, Spread, in_range, interval, learn_spread, regimes
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.model.node.synthetic import Noise, shorter, synthesize
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 SIZES = (4, 8, 4, 8, 4, 8)

@@ -90,7 +90,8 @@ def task_schedules(count: int) -> list[TaskSchedule]:
 def costs(index: int) -> TaskCosts:
     """Of every kind, with operands that come late and warps that release elsewhere, in turn."""
     known = {f"turn_cycles.{form}": 40.0 for form in FORMS} | {"store_cycles.1": 300.0, "store_cycles.8": 600.0}
-    known |= {f"event_cycles.{p}": 900.0 for p in PUBLISHES} | dict(zip((f"signal_cycles.{p}" for p in PUBLISHES), (20.0, 800.0, 2400.0)))
+    known |= {f"event_cycles.{p}": 900.0 for p in PUBLISHES}
+    known |= {f"signal_cycles.{p}": cycles for p, cycles in zip(PUBLISHES, (20.0, 800.0, 2400.0), strict=True)}
     known |= {"drain_gb_per_s.one_way": 370.0, "drain_gb_per_s.both_ways": 355.0}
     known |= {AHEAD: 3000.0} if index % 3 == 1 else {}
     known |= {PUBLISHERS: 1.0} if index % 4 == 2 else {}
@@ -102,9 +103,7 @@ def costs(index: int) -> TaskCosts:
 
 def document(node: NodeModel) -> Model:
     used = dict(zip(PARAMETERS, node.values().tolist(), strict=True))
-    basis = NodeBasis(
-        used=used, placement=node.placement, sm_clock_mhz=node.sm_clock_mhz, spread=None, issue=node.issue, n_schedules=0
-    )
+    basis = NodeBasis(used=used, placement=node.placement, sm_clock_mhz=node.sm_clock_mhz, spread=None, issue=node.issue, n_schedules=0)
     pair = PairModel(pair="0>1", flavour="st.v4", layout="contiguous", burst_gap=[], node={}, node_basis=basis)
     return Model(schema_version=SCHEMA_VERSION, backend="none", gpu="none", sm_clock_mhz=node.sm_clock_mhz, pairs=[pair])
 

@@ -18,7 +18,7 @@ from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node.targets import Targets, residuals, targets
 
 FloatArray = NDArray[np.float64]
-_ROBUST = 0.05  # residuals beyond this weigh less (soft L1)
+ROBUST = 0.05  # residuals beyond this weigh less (soft L1)
 _EVALUATIONS = 40
 _STEP = 0.02  # relative, of the finite differences: above the kinks of the event loop
 _MAX_ERROR = 0.5  # a parameter known no better than this, relative, is not identified
@@ -90,7 +90,7 @@ def fit_measured(data: Measured, placement: Placement, start: NodeModel | None =
     x0 = np.clip(kept[free] / scale[free], low + 1e-6, high - 1e-6)
     # The Jacobian's own scale: the parameters trade off against each other, and any fixed scale stops short of the optimum.
     found = least_squares(
-        residual, x0, bounds=(low, high), loss="soft_l1", f_scale=_ROBUST, diff_step=_STEP, x_scale="jac", max_nfev=_EVALUATIONS, ftol=1e-4
+        residual, x0, bounds=(low, high), loss="soft_l1", f_scale=ROBUST, diff_step=_STEP, x_scale="jac", max_nfev=_EVALUATIONS, ftol=1e-4
     )
     linear = _linear(residual, found.x, goal)
     estimates = {name: Estimate.missing(f"{name} was held fixed") for name in fixed}
@@ -120,7 +120,7 @@ def _linear(residual: Callable[[FloatArray], FloatArray], x: FloatArray, goal: T
         step = np.zeros(x.size)
         step[i] = _STEP * max(abs(x[i]), 0.05)
         slope[:, i] = (residual(x + step) - residual(x - step)) / (2 * step[i])
-    weight = 1 / np.sqrt(1 + (at / _ROBUST) ** 2)
+    weight = 1 / np.sqrt(1 + (at / ROBUST) ** 2)
     normal = slope.T @ (slope * weight[:, None])
     inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
     pull = inverse @ (slope * weight[:, None]).T

@@ -91,7 +91,14 @@ class Measured:
         )
 
 
-def measured(samples: pd.DataFrame, source: int, destination: int, probes: Sequence[str] | None, flavour: str = "st.v4") -> Measured:
+def measured(
+    samples: pd.DataFrame,
+    source: int,
+    destination: int,
+    probes: Sequence[str] | None,
+    flavour: str = "st.v4",
+    layout: str = "contiguous",
+) -> Measured:
     """Reduce the valid rows of one pair to medians.
 
     Parameters
@@ -101,12 +108,12 @@ def measured(samples: pd.DataFrame, source: int, destination: int, probes: Seque
     source, destination : int
     probes : sequence of str or None
         Only these; None is all.
-    flavour : str
+    flavour, layout : str
     """
     from xstage_bench.record.reader import schedules_of
 
     rows = samples[(samples["source"] == source) & (samples["destination"] == destination) & (samples["flavour"] == flavour)]
-    rows = rows[(rows["kind"] == "measure") & (rows["status"] == "ok") & (rows["layout"] == "contiguous")]
+    rows = rows[(rows["kind"] == "measure") & (rows["status"] == "ok") & (rows["layout"] == layout)]
     if probes is not None:
         rows = rows[rows["probe"].isin(list(probes))]
     found = schedules_of(rows) if len(rows) else {}
@@ -115,7 +122,8 @@ def measured(samples: pd.DataFrame, source: int, destination: int, probes: Seque
     first = np.concatenate([[0], np.cumsum([len(s.bursts) for s in schedules])]).astype(np.int64)
     place = {key: int(i) for key, i in zip(keys, first[:-1], strict=True)}
     slot = rows["schedule"].map(place).to_numpy(dtype=np.int64) + rows["burst"].to_numpy(dtype=np.int64)
-    probe_of = dict(zip(rows["schedule"], rows["probe"], strict=True))
+    once = rows.drop_duplicates("schedule")
+    probe_of = dict(zip(once["schedule"], once["probe"], strict=True))
     values = {name: _medians(rows[name].to_numpy(dtype=np.float64), slot, int(first[-1])) for name in COLUMNS}
     process = rows["process"].to_numpy(dtype=np.int64)
     issue = rows["issue_mean_cycles"].to_numpy(dtype=np.float64)
