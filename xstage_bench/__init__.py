@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xstage_bench.model.advise.job import Job, JobAdvice
     from xstage_bench.model.document import Model
     from xstage_bench.model.pacer import Pacer
-    from xstage_bench.model.predict import PredictedSchedule
+    from xstage_bench.model.prediction import PredictedSchedule
     from xstage_bench.model.stage import Stage
     from xstage_bench.model.tasks.predict import TaskPrediction
     from xstage_bench.schedule.bursts import Burst, Schedule
@@ -44,7 +44,7 @@ _HOMES = {
     "JobAdvice": "model.advise.job",
     "Model": "model.document",
     "Pacer": "model.pacer",
-    "PredictedSchedule": "model.predict",
+    "PredictedSchedule": "model.prediction",
     "Schedule": "schedule",
     "Stage": "model.stage",
     "TaskAdvice": "model.advise.choose",

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.laws import balanced_accuracy
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.intervals import LEVEL, Spread, interval
 from xstage_bench.model.node.parameters import NodeModel
-from xstage_bench.model.node.predict import STALLED, predict_node
+from xstage_bench.model.node.predict import predict_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.node.data import Measured
 from xstage_bench.model.node.parameters import NodeModel
-from xstage_bench.model.node.predict import STALLED, predict_node
+from xstage_bench.model.node.predict import predict_node
 
 FloatArray = NDArray[np.float64]
 

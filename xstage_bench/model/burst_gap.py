@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
+#: A burst is called stalled when it takes longer than this many times its T0.
+STALLED = 1.1
 
 
 def cycles_to_ns(cycles: ArrayLike, sm_clock_mhz: ArrayLike) -> FloatArray:

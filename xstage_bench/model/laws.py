@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.model.burst_gap import is_free_of_backpressure, ns_to_cycles, periodic_issue_ns
+from xstage_bench.model.burst_gap import STALLED, is_free_of_backpressure, ns_to_cycles, periodic_issue_ns
 from xstage_bench.model.cells import cells
 from xstage_bench.model.document import BurstGap, IsolatedLaw, PairModel, PeriodicLaw, TimedStall
 from xstage_bench.model.interpolate import law_at
 from xstage_bench.model.knee import law
 from xstage_bench.model.periodic import steady
-from xstage_bench.model.predict import STALLED
 from xstage_bench.model.resample import typical
 from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from xstage_bench.machine.gpus import Default
-from xstage_bench.model.predict import STALLED
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.stage import Stage
 
 FloatArray = NDArray[np.float64]

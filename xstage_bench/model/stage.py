@@ -11,10 +11,10 @@ from math import floor, inf, isfinite
 from typing import Literal
 
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.interpolate import law_at
-from xstage_bench.model.predict import STALLED
 from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.layouts import LAYOUTS
 

@@ -28,7 +28,8 @@ from xstage_bench.model.holdout import Errors, noise_floor, standard_errors
 from xstage_bench.model.interpolate import law_at
 from xstage_bench.model.loggp import fit_loggp
 from xstage_bench.model.node.data import CALIBRATION_PROBES, measured
-from xstage_bench.model.predict import Form, free_cycles, predict_all, time_line, total_ns
+from xstage_bench.model.predict import free_cycles, predict_all, time_line
+from xstage_bench.model.prediction import Form, total_ns
 from xstage_bench.schedule.bursts import Schedule
 
 if TYPE_CHECKING:

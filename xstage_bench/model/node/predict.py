@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.node.calm import calm, calm_solution
 from xstage_bench.model.node.classes import LEVELS, unit_table
 from xstage_bench.model.node.compiled import SCALARS, choose_loop, solve_compiled
@@ -21,8 +22,6 @@ from xstage_bench.schedule.bursts import Schedule
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 ALONE, TIMED = RULES["isolated"], RULES["timed"]
-#: A burst is called stalled when it takes longer than this many times its T0.
-STALLED = 1.1
 #: Room differs between the SMs of a draining unit by this times the service spread, relative to its backlog.
 BLUR = 0.3
 #: Bytes per producer beyond which units are served more and more alike: their service differs by an amount, not by a lasting rate.

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.document import HoldoutStatus, Model
 from xstage_bench.model.node.entry import NodeEntry, model_of
 from xstage_bench.model.node.intervals import DEEP, REGIMES, in_range
 from xstage_bench.model.node.parameters import NodeModel
-from xstage_bench.model.node.predict import STALLED
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.model.tasks.compiled import choose_compiled, run
 from xstage_bench.model.tasks.costs import TaskCosts, costs_of, find_costs, notes_of, reference_costs
