@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.model.node.data import Measured
+from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.schedule.bursts import Burst, Schedule
@@ -70,7 +70,7 @@ class Noise:
 
 def synthesize(
     truth: NodeModel, schedules: Sequence[Schedule], rng: np.random.Generator, *, processes: int = 3, noise: Noise | None = None
-) -> Measured:
+) -> MeasuredSchedules:
     """Return what measuring these schedules would give if the model were exact.
 
     Parameters
@@ -93,7 +93,7 @@ def synthesize(
     by_process = np.array(each)
     first = np.concatenate([[0], np.cumsum([len(s.bursts) for s in schedules])]).astype(np.int64)
     issue = np.median(by_process, axis=0)
-    return Measured(
+    return MeasuredSchedules(
         keys=tuple(s.key() for s in schedules),
         schedules=tuple(schedules),
         probes=tuple("isolated" if s.start == "isolated" else "periodic" if s.start == "free" else "timed" for s in schedules),

@@ -19,7 +19,7 @@ from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.measure.replay_run import record_replay
 from xstage_bench.model.advise.choose import advise_tasks
-from xstage_bench.model.advise.reorder import Recipe, apply
+from xstage_bench.model.advise.reorder import Reordering, apply
 from xstage_bench.model.run_fit import find_model
 from xstage_bench.schedule.tasks import TaskSchedule
 from xstage_bench.workloads.replay_set import replay_schedules
@@ -45,8 +45,8 @@ def with_advised(recipes: Path | None) -> list[TaskSchedule]:
     originals = replay_schedules()
     if recipes is None:
         return originals
-    chosen = {one["schedule"]: Recipe(**one["recipe"]) for one in read_json(recipes, dict[str, Any])["advice"]}
-    changed = [(s, apply(chosen[s.name], s)) for s in originals if chosen.get(s.name, Recipe()) != Recipe()]
+    chosen = {one["schedule"]: Reordering(**one["recipe"]) for one in read_json(recipes, dict[str, Any])["advice"]}
+    changed = [(s, apply(chosen[s.name], s)) for s in originals if chosen.get(s.name, Reordering()) != Reordering()]
     return originals + [replace(new, name=s.name + ADVISED) for s, new in changed if new is not None]
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.laws import balanced_accuracy
-from xstage_bench.model.node.data import Measured
-from xstage_bench.model.node.intervals import LEVEL, Spread, interval
+from xstage_bench.model.node.data import MeasuredSchedules
+from xstage_bench.model.node.intervals import LEVEL, ResidualQuantiles, interval
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import predict_node
 
@@ -32,7 +32,7 @@ class NodeScore:
     interval_score: float | None
 
 
-def score_node(model: NodeModel, spread: Spread | None, data: Measured) -> NodeScore:
+def score_node(model: NodeModel, spread: ResidualQuantiles | None, data: MeasuredSchedules) -> NodeScore:
     """Score the node model on held-out schedules; without `spread` there are no intervals."""
     predicted = predict_node(model, data.schedules, sm_clock_mhz=data.sm_clock_mhz)
     size = np.array([b.bytes for s in data.schedules for b in s.bursts])

@@ -11,8 +11,8 @@ from onsets import onset_readings
 from xstage_bench.errors import DataError
 from xstage_bench.model.loggp import LogGP, fit_loggp
 from xstage_bench.model.node.calibrate import NodeFit, fit_measured, log_errors
-from xstage_bench.model.node.data import Measured
-from xstage_bench.model.node.intervals import REGIMES, Range, Spread, in_range, interval, learn_spread
+from xstage_bench.model.node.data import MeasuredSchedules
+from xstage_bench.model.node.intervals import REGIMES, BurstRange, ResidualQuantiles, in_range, interval, learn_spread
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
@@ -27,12 +27,12 @@ SCHEDULES = shorter(quick_schedules(36, 0, 1, link_gb_per_s=100.0), 5)
 
 
 @pytest.fixture(scope="module")
-def data() -> Measured:
+def data() -> MeasuredSchedules:
     return synthesize(TRUTH, SCHEDULES, np.random.default_rng(7))
 
 
 @pytest.fixture(scope="module")
-def fit(data: Measured) -> NodeFit:
+def fit(data: MeasuredSchedules) -> NodeFit:
     return fit_measured(data, PLACE)
 
 
@@ -67,14 +67,14 @@ def test_what_the_schedules_do_not_touch_is_not_identified() -> None:
     assert found.estimates["issue_cycles_per_store"].status == "ok"
 
 
-def test_more_schedules_promise_smaller_errors(data: Measured, fit: NodeFit) -> None:
+def test_more_schedules_promise_smaller_errors(data: MeasuredSchedules, fit: NodeFit) -> None:
     few = fit_measured(data.take(range(0, len(data.keys), 2)), PLACE, TRUTH)
     variances = [np.diag(np.linalg.pinv(f.information, rcond=1e-12, hermitian=True)) for f in (fit, few)]
     assert (np.diag(fit.information) > 1e-6).all()
     assert np.median(np.sqrt(variances[1] / variances[0])) > 1.0
 
 
-def test_a_fixed_parameter_stays_and_says_so(data: Measured) -> None:
+def test_a_fixed_parameter_stays_and_says_so(data: MeasuredSchedules) -> None:
     found = fit_measured(data, PLACE, replace(TRUTH, service_spread=0.0), fixed=("service_spread",))
     assert found.model.service_spread == 0.0
     assert found.estimates["service_spread"].value is None
@@ -93,14 +93,14 @@ def test_too_little_data_is_refused() -> None:
         fit_measured(one, PLACE)
 
 
-def test_choosing_is_repeatable_and_keeps_every_kind(data: Measured) -> None:
+def test_choosing_is_repeatable_and_keeps_every_kind(data: MeasuredSchedules) -> None:
     first, again = (choose(data, 30, 3) for _ in range(2))
     assert first.keys == again.keys
     assert len(first.keys) == 30
     assert set(first.probes) == {"isolated", "periodic", "timed"}
 
 
-def test_intervals_hold_what_they_promise(data: Measured, fit: NodeFit) -> None:
+def test_intervals_hold_what_they_promise(data: MeasuredSchedules, fit: NodeFit) -> None:
     rng = np.random.default_rng(11)
     sizes, gaps = rng.integers(4, 90, (5, 6)) * 1024, rng.integers(0, 9000, (5, 6))
     others = [
@@ -122,14 +122,14 @@ def test_a_perfect_prediction_scores_zero_and_a_wrong_one_its_error() -> None:
         pytest.approx(0, abs=1e-9),
         1,
     )
-    spread = Spread((np.log(1.1),) * len(REGIMES), (np.log(1.3),) * len(REGIMES), Range((1, 36), (1, 8), (512, 1 << 20)))
+    spread = ResidualQuantiles((np.log(1.1),) * len(REGIMES), (np.log(1.3),) * len(REGIMES), BurstRange((1, 36), (1, 8), (512, 1 << 20)))
     wrong = score_node(TRUTH, spread, replace(clean, issue_cycles=clean.issue_cycles / 1.2))
     assert wrong.median_error == pytest.approx(0.2)
     assert wrong.interval_coverage_90 == 0.0
     assert wrong.interval_score == pytest.approx(1.2 * 0.2 + 20 * 0.32)
 
 
-def test_the_true_model_scores_within_the_noise_and_better_than_loggp(data: Measured) -> None:
+def test_the_true_model_scores_within_the_noise_and_better_than_loggp(data: MeasuredSchedules) -> None:
     ours = score_node(TRUTH, None, data).median_error
     assert ours < 0.02
     rival = np.abs(fit_loggp(data).issue_cycles(data.schedules) / data.issue_cycles - 1)
@@ -169,7 +169,7 @@ def test_the_quick_list_is_short_and_of_every_kind() -> None:
     assert {s.start for s in wanted} == {"isolated", "free", "timed"}
 
 
-def test_log_errors_skip_what_was_not_measured(data: Measured) -> None:
+def test_log_errors_skip_what_was_not_measured(data: MeasuredSchedules) -> None:
     holes = replace(data, issue_cycles=np.where(np.arange(data.issue_cycles.size) == 3, np.nan, data.issue_cycles))
     found = log_errors(TRUTH, holes)
     assert np.flatnonzero(~np.isfinite(found)).tolist() == [3]

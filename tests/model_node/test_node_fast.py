@@ -17,7 +17,7 @@ from xstage_bench.model.node.classes import unit_table
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.issue import IssueLaw
-from xstage_bench.model.node.packed import Packed, pack
+from xstage_bench.model.node.packed import PackedSchedules, pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node, predict_packed
@@ -166,7 +166,7 @@ def test_arrays_are_predicted_as_the_schedules_they_came_from() -> None:
     assert predict_node(MODEL, []).issue_cycles.size == 0
 
 
-def _changed(packed: Packed, **changes: object) -> Packed:
+def _changed(packed: PackedSchedules, **changes: object) -> PackedSchedules:
     return replace(packed, **changes)
 
 

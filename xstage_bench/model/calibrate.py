@@ -96,7 +96,7 @@ def calibrate(samples: pd.DataFrame, *, backend: str, gpu: str, sm_clock_mhz: fl
     )
 
 
-def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.Group, setting: _Setting) -> PairModel:
+def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.PairGroup, setting: _Setting) -> PairModel:
     wanted = samples_in.rows_of(asked, group)
     rows = samples_in.rows_of(valid, group)
     seed = [setting.seed, group.source, group.destination % 65536]  # host memory is -1

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.node.calibrate import ROBUST
-from xstage_bench.model.node.data import Measured
+from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.schedule.bursts import Schedule
 
 FloatArray = NDArray[np.float64]
@@ -39,7 +39,7 @@ class LogGP:
         return np.where(volume > 0, self.overhead_cycles + np.maximum(sent, self.cycles_per_byte * volume), 0.0)
 
 
-def fit_loggp(data: Measured) -> LogGP:
+def fit_loggp(data: MeasuredSchedules) -> LogGP:
     """Fit the four numbers to the log of issue times, by the loss of the node model, every schedule with the same weight.
 
     Raises

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model import laws
-from xstage_bench.model.cells import HOLDOUT, TINY, asked_rows, check_columns, rows_of, valid_rows
-from xstage_bench.model.cells import Group as PairGroup
+from xstage_bench.model.cells import HOLDOUT, TINY, PairGroup, asked_rows, check_columns, rows_of, valid_rows
 from xstage_bench.model.document import (
     SCHEMA_VERSION,
     IssueTimeError,

@@ -21,7 +21,7 @@ DELAY = "delay"
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class Reordering:
     """What is done to a schedule, in this order; the default is nothing.
 
     Parameters
@@ -51,7 +51,7 @@ class Recipe:
         return ", ".join(said) or "as it is"
 
 
-def apply(recipe: Recipe, schedule: TaskSchedule) -> TaskSchedule | None:
+def apply(recipe: Reordering, schedule: TaskSchedule) -> TaskSchedule | None:
     """Return the changed schedule, or None where its dependencies forbid the order or a part would be no whole warp-store."""
     changed: TaskSchedule | None = schedule
     if recipe.parts > 1:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.node.data import Measured
+from xstage_bench.model.estimate import Estimate, t_quantile
+from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement
@@ -49,12 +49,12 @@ class NodeFit:
     cost: float = 0.0
 
 
-def fit_measured(data: Measured, placement: Placement, start: NodeModel | None = None, fixed: Sequence[str] = ()) -> NodeFit:
+def fit_measured(data: MeasuredSchedules, placement: Placement, start: NodeModel | None = None, fixed: Sequence[str] = ()) -> NodeFit:
     """Fit to measured schedules.
 
     Parameters
     ----------
-    data : Measured
+    data : MeasuredSchedules
     placement : Placement
     start : NodeModel, optional
         Default is read off the data: the link from the largest bursts, an SM from K = 1.
@@ -112,8 +112,6 @@ class _Linear:
 
 def _linear(residual: Callable[[FloatArray], FloatArray], x: FloatArray, goal: Targets) -> _Linear:
     """Linearise at the optimum with central differences: errors from the scatter over schedules and from that over processes."""
-    from scipy.stats import t as student
-
     at = residual(x)
     slope = np.empty((at.size, x.size))
     for i in range(x.size):
@@ -133,9 +131,9 @@ def _linear(residual: Callable[[FloatArray], FloatArray], x: FloatArray, goal: T
     shifts = np.array([pull @ d for d in goal.process_shift])
     count = len(shifts)
     between = shifts.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros(x.size)
-    quantile = float(student.ppf(0.975, count - 1)) if count > 1 else 0.0
+    quantile = t_quantile(count - 1) if count > 1 else 0.0
     spread = max(float(np.median(np.abs(at)) / 0.6745), 1e-6)
-    return _Linear(scatter, float(student.ppf(0.975, freedom)), between, quantile, normal / spread**2)
+    return _Linear(scatter, t_quantile(freedom), between, quantile, normal / spread**2)
 
 
 def _estimate(name: str, x: float, scale: float, linear: _Linear, i: int, low: float, high: float) -> Estimate:
@@ -153,12 +151,12 @@ def _estimate(name: str, x: float, scale: float, linear: _Linear, i: int, low: f
     return Estimate(value=value, standard_error=error, low=value - half, high=value + half)
 
 
-def guess(data: Measured, placement: Placement, own: IssueLaw | None = None, pace: float | None = None) -> NodeModel:
+def guess(data: MeasuredSchedules, placement: Placement, own: IssueLaw | None = None, pace: float | None = None) -> NodeModel:
     """Return a model to start from: what single SMs and the largest bursts show, and `PARAMETERS` for the rest.
 
     Parameters
     ----------
-    data : Measured
+    data : MeasuredSchedules
     placement : Placement
     own : IssueLaw, optional
         As measured (`issue_fit`); default is the borrowed one of st.v4.
@@ -192,7 +190,7 @@ def guess(data: Measured, placement: Placement, own: IssueLaw | None = None, pac
     return NodeModel(**inside, placement=placement, sm_clock_mhz=clock, issue=law)
 
 
-def log_errors(model: NodeModel, data: Measured) -> FloatArray:
+def log_errors(model: NodeModel, data: MeasuredSchedules) -> FloatArray:
     """Return log(predicted / measured) of every burst of `data`, NaN where nothing was measured or the burst is empty."""
     predicted = predict_node(model, data.schedules, sm_clock_mhz=data.sm_clock_mhz).issue_cycles
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.model.node.packed import Packed
+from xstage_bench.model.node.packed import PackedSchedules
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -57,7 +57,7 @@ def can_compile() -> bool:
 
 def solve_compiled(
     loop: Callable[..., int],
-    packed: Packed,
+    packed: PackedSchedules,
     free: FloatArray,
     deadline: FloatArray,
     unheld: FloatArray,
@@ -71,7 +71,7 @@ def solve_compiled(
     ----------
     loop : callable
         From `choose_loop`.
-    packed : Packed
+    packed : PackedSchedules
     free, deadline, unheld : ndarray, shape (bursts,)
         T0 and start time of each burst, SM cycles; its last bytes whose room is not waited for.
     units, classes : ndarray

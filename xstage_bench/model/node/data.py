@@ -26,7 +26,7 @@ COLUMNS = ("issue_mean_cycles", "issue_max_cycles", "start_mean_ns", "sm_clock_m
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class MeasuredSchedules:
     """Schedules and what they cost. Arrays have one entry per burst, schedule after schedule, as in `NodePrediction`.
 
     Parameters
@@ -74,7 +74,7 @@ class Measured:
         last = self.first[1:] - 1
         return np.where(self.isolated, np.add.reduceat(issue, self.first[:-1]), self.start_ns[last] + issue[last])
 
-    def take(self, chosen: Sequence[int] | IntArray) -> Measured:
+    def take(self, chosen: Sequence[int] | IntArray) -> MeasuredSchedules:
         """Return these schedules only."""
         index = np.asarray(chosen, dtype=np.int64)
         bursts = np.concatenate([np.arange(self.first[i], self.first[i + 1]) for i in index]) if index.size else np.zeros(0, dtype=np.int64)
@@ -98,7 +98,7 @@ def measured(
     probes: Sequence[str] | None,
     flavour: str = "st.v4",
     layout: str = "contiguous",
-) -> Measured:
+) -> MeasuredSchedules:
     """Reduce the valid rows of one pair to medians.
 
     Parameters
@@ -129,7 +129,7 @@ def measured(
     issue = rows["issue_mean_cycles"].to_numpy(dtype=np.float64)
     each = [_medians(issue[process == p], slot[process == p], int(first[-1])) for p in np.unique(process)]
     clock = values["sm_clock_mhz"]
-    return Measured(
+    return MeasuredSchedules(
         keys=keys,
         schedules=schedules,
         probes=tuple(str(probe_of[k]) for k in keys),

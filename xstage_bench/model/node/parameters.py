@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ParameterSpec:
     """Unit, meaning and admissible range of one parameter; `start` is where a fit begins."""
 
     unit: str
@@ -26,17 +26,17 @@ class Parameter:
     high: float
 
 
-PARAMETERS: dict[str, Parameter] = {
-    "issue_cycles_per_store": Parameter("cycles", "one warp's interval between its own warp-stores", 19.0, 1.0, 200.0),
-    "link_gb_per_s": Parameter("GB/s", "drain rate of the link, all producers together", 370.0, 5.0, 5000.0),
-    "sm_bytes_per_cycle": Parameter("B/cycle", "the most that one SM drains", 25.6, 1.0, 256.0),
-    "sm_capacity_bytes": Parameter("B", "what one SM may have outstanding of its own", 16000.0, 500.0, 400000.0),
-    "unit_capacity_bytes": Parameter(
+PARAMETERS: dict[str, ParameterSpec] = {
+    "issue_cycles_per_store": ParameterSpec("cycles", "one warp's interval between its own warp-stores", 19.0, 1.0, 200.0),
+    "link_gb_per_s": ParameterSpec("GB/s", "drain rate of the link, all producers together", 370.0, 5.0, 5000.0),
+    "sm_bytes_per_cycle": ParameterSpec("B/cycle", "the most that one SM drains", 25.6, 1.0, 256.0),
+    "sm_capacity_bytes": ParameterSpec("B", "what one SM may have outstanding of its own", 16000.0, 500.0, 400000.0),
+    "unit_capacity_bytes": ParameterSpec(
         "B", "what the SMs of one arbitration unit may have outstanding in common, one SM at most half of it", 12000.0, 0.0, 400000.0
     ),
-    "credit_cycles": Parameter("cycles", "until a drained byte is known to its SM", 550.0, 0.0, 8000.0),
-    "link_buffer_bytes": Parameter("B", "taken in before the link holds anybody back", 180000.0, 0.0, 4000000.0),
-    "service_spread": Parameter("1", "standard deviation of the units' service, relative", 0.09, 0.0, 0.6),
+    "credit_cycles": ParameterSpec("cycles", "until a drained byte is known to its SM", 550.0, 0.0, 8000.0),
+    "link_buffer_bytes": ParameterSpec("B", "taken in before the link holds anybody back", 180000.0, 0.0, 4000000.0),
+    "service_spread": ParameterSpec("1", "standard deviation of the units' service, relative", 0.09, 0.0, 0.6),
 }
 
 

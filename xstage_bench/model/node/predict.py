@@ -15,7 +15,7 @@ from xstage_bench.model.node.classes import LEVELS, unit_table
 from xstage_bench.model.node.compiled import SCALARS, choose_loop, solve_compiled
 from xstage_bench.model.node.fluid import Rows, Solution, solve
 from xstage_bench.model.node.issue import free_cycles
-from xstage_bench.model.node.packed import RULES, Packed, pack
+from xstage_bench.model.node.packed import RULES, PackedSchedules, pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.schedule.bursts import Schedule
 
@@ -117,7 +117,7 @@ def predict_node(
 
 
 def predict_packed(
-    model: NodeModel, packed: Packed, *, sm_clock_mhz: float | None = None, exact: bool = True, compiled: bool | None = None
+    model: NodeModel, packed: PackedSchedules, *, sm_clock_mhz: float | None = None, exact: bool = True, compiled: bool | None = None
 ) -> NodePrediction:
     """Predict schedules that are arrays already; otherwise as `predict_node`."""
     clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
@@ -147,7 +147,7 @@ def predict_packed(
     )
 
 
-def _carried(packed: Packed, link: float, clock: float) -> FloatArray:
+def _carried(packed: PackedSchedules, link: float, clock: float) -> FloatArray:
     """Return the earliest time at which the link can have carried all bytes up to each burst, in cycles.
 
     The event loop extrapolates the drain of a burst from the rates at the end of its issue. Other units that begin or end later change
@@ -185,7 +185,7 @@ class _Table:
     schedule each, or an isolated burst.
     """
 
-    packed: Packed
+    packed: PackedSchedules
     stores: IntArray
     fresh: NDArray[np.bool_]
     warps_of_burst: IntArray
@@ -195,7 +195,7 @@ class _Table:
     classes: FloatArray
 
     @classmethod
-    def of(cls, model: NodeModel, packed: Packed, levels: int | None) -> _Table:
+    def of(cls, model: NodeModel, packed: PackedSchedules, levels: int | None) -> _Table:
         owner = packed.owner
         warps = packed.warps[owner]
         fresh = packed.rule[owner] == ALONE
@@ -220,7 +220,7 @@ class _Columns:
     owner: IntArray
 
     @classmethod
-    def of(cls, packed: Packed) -> _Columns:
+    def of(cls, packed: PackedSchedules) -> _Columns:
         lengths = np.diff(packed.first)
         split = np.where(packed.rule == ALONE, lengths, 1)
         owner = np.repeat(np.arange(packed.rule.size), split)
