@@ -47,7 +47,7 @@ TESTS: tuple[tuple[str, str], ...] = (
     ("model/*.py", "test_judged_numbers test_model_* test_critique test_api cli/test_cli_verbs"),
 )
 #: What numba compiles: kept apart, or the next mutation would find the code of this one.
-COMPILED = ("model/node/fast.py", "model/tasks/loop.py", "model/tasks/drain.py")
+COMPILED = ("model/backpressure.py", "model/node/loop.py", "model/tasks/loop.py", "model/tasks/drain.py")
 SCIPY = ("scipy.optimize", "scipy.stats", "scipy.cluster.hierarchy")
 #: What no user can see: names alone.
 SKIPPED = ("*/__init__.py",)

@@ -66,8 +66,8 @@ def with_spread(
     half = t_half_width(each, level)
     if half is None:
         return Estimate(value=value, standard_error=None, low=None, high=None, level=level, statistic=statistic, reason=alone)
-    ends = {"low": value - half, "high": value + half}
-    return Estimate(value=value, standard_error=_standard_error(each), **ends, level=level, statistic=statistic, reason=reason)
+    low, high, error = value - half, value + half, _standard_error(each)
+    return Estimate(value=value, standard_error=error, low=low, high=high, level=level, statistic=statistic, reason=reason)
 
 
 def over_processes(values: NDArray[np.float64], process: NDArray[np.int64], statistic: str, level: float = 0.95) -> Estimate:

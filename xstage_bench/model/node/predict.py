@@ -12,9 +12,10 @@ from xstage_bench.errors import UsageError
 from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.node.calm import calm, calm_solution
 from xstage_bench.model.node.classes import LEVELS, unit_table
-from xstage_bench.model.node.compiled import SCALARS, choose_loop, solve_compiled
+from xstage_bench.model.node.compiled import choose_loop, solve_compiled
 from xstage_bench.model.node.fluid import Rows, Solution, solve
 from xstage_bench.model.node.issue import free_cycles
+from xstage_bench.model.node.loop import Constants
 from xstage_bench.model.node.packed import RULES, PackedSchedules, pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.schedule.bursts import Schedule
@@ -129,7 +130,7 @@ def predict_packed(
         out = _solve_batches(model, table, clock)
     else:
         deadline = packed.start_ns * clock / 1e3
-        out = solve_compiled(loop, table.packed, table.free, deadline, table.unheld, table.units, table.classes, _scalars(model, clock))
+        out = solve_compiled(loop, table.packed, table.free, deadline, table.unheld, table.units, table.classes, _constants(model, clock))
     drained = np.maximum(out["drained"], _carried(packed, model.link_bytes_per_cycle(clock), clock))
     per_ns = 1e3 / clock
     lag = model.issue.start_lag_ns
@@ -163,20 +164,18 @@ def _carried(packed: PackedSchedules, link: float, clock: float) -> FloatArray:
     return np.asarray(begin[owner] + through / link)
 
 
-def _scalars(model: NodeModel, clock: float) -> dict[str, float]:
-    """What the event loop needs once, by the names of `fluid.Rows`."""
-    found = (
-        model.link_bytes_per_cycle(clock),
-        model.sm_bytes_per_cycle,
-        model.link_buffer_bytes,
-        model.credit_cycles,
-        model.issue.turnaround,
-        model.issue.gap_overhead,
-        model.issue.stall_turnaround,
-        BLUR * model.service_spread,
-        EVENS_OUT_BYTES,
+def _constants(model: NodeModel, clock: float) -> Constants:
+    return Constants(
+        link=model.link_bytes_per_cycle(clock),
+        sm_rate=model.sm_bytes_per_cycle,
+        buffer=model.link_buffer_bytes,
+        credit=model.credit_cycles,
+        turnaround=float(model.issue.turnaround),
+        gap_overhead=float(model.issue.gap_overhead),
+        stall_turnaround=float(model.issue.stall_turnaround),
+        blur=BLUR * model.service_spread,
+        evens_out=EVENS_OUT_BYTES,
     )
-    return dict(zip(SCALARS, found, strict=True))
 
 
 @dataclass(slots=True)
@@ -240,9 +239,9 @@ class _Columns:
 def _solve_batches(model: NodeModel, table: _Table, clock: float) -> dict[str, FloatArray]:
     """Predict by numpy's event loop."""
     out = {name: np.zeros(table.free.size) for name in RESULTS}
-    scalars = _scalars(model, clock)
+    constants = _constants(model, clock)
     for columns in _Columns.of(table.packed).batches(table.units[table.packed.producers]):
-        rows = _rows(table, columns, scalars, clock)
+        rows = _rows(table, columns, constants, clock)
         quiet, start, end, left = calm(rows)
         for chosen, still in ((np.flatnonzero(quiet), True), (np.flatnonzero(~quiet), False)):
             if chosen.size:
@@ -252,7 +251,7 @@ def _solve_batches(model: NodeModel, table: _Table, clock: float) -> dict[str, F
     return out
 
 
-def _rows(table: _Table, columns: _Columns, scalars: dict[str, float], clock: float) -> Rows:
+def _rows(table: _Table, columns: _Columns, constants: Constants, clock: float) -> Rows:
     """Return the columns to solve."""
     packed = table.packed
     sets = packed.producers[columns.owner]
@@ -272,7 +271,7 @@ def _rows(table: _Table, columns: _Columns, scalars: dict[str, float], clock: fl
         bursts=columns.bursts,
         rule=packed.rule[columns.owner],
         store_bytes=packed.store_bytes[columns.owner],
-        **{name: np.full(columns.first.size, value) for name, value in scalars.items()},
+        **{name: np.full(columns.first.size, value) for name, value in constants._asdict().items()},
     )
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.assets import asset_dir
+from xstage_bench.model import jit
 from xstage_bench.model.document import load_model
 from xstage_bench.model.node import compiled
 from xstage_bench.model.node.classes import unit_table
@@ -191,7 +192,7 @@ def test_arrays_that_would_leave_their_bounds_are_refused() -> None:
 
 def test_without_numba_predictions_are_numpy_s_and_asking_for_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "xstage_bench.model.node.fast", raising=False)
+    jit.compiled.cache_clear()
     monkeypatch.setattr(compiled, "WORTH_LOADING", 1)
     many = drawn(3, 4)
     agree(predict_node(MODEL, many), predict_node(MODEL, many, compiled=False))
