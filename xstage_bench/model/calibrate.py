@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
 from xstage_bench.model import cells as samples_in
 from xstage_bench.model import drain
+from xstage_bench.model.arrays import IntArray
 from xstage_bench.model.cell_fit import CellFit, fit_cell
 from xstage_bench.model.document import SCHEMA_VERSION, CalibratedRange, Model, PairModel
 from xstage_bench.model.entry import entry, missing_entry, recipe
@@ -25,8 +25,6 @@ from xstage_bench.model.timer import timer_facts
 
 if TYPE_CHECKING:
     import pandas as pd
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: The probe of tiny bursts behind a full stage, scored on its own: among the others they would be too few to show.
 TINY = "holdout_tiny"
 #: Probes whose schedules no fit may see: families of hold-outs. The first of a pair that is not `TINY` makes its headline scores.

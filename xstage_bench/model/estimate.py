@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from xstage_bench.model.arrays import FloatArray, IntArray
 
 EstimateStatus = Literal["ok", "not_identified", "at_bound"]
 
@@ -41,6 +43,11 @@ class Estimate:
         """Return the estimate of a number that the data does not determine."""
         return cls(value=None, standard_error=None, low=None, high=None, status="not_identified", statistic=statistic, reason=reason)
 
+    def scaled(self, factor: float) -> Estimate:
+        """Return the estimate of a multiple of the number."""
+        value, error, low, high = (None if x is None else x * factor for x in (self.value, self.standard_error, self.low, self.high))
+        return replace(self, value=value, standard_error=error, low=low, high=high)
+
 
 def t_quantile(freedom: float, level: float = 0.95) -> float:
     """Return how many standard errors a two-sided t interval of this level reaches to either side."""
@@ -49,12 +56,12 @@ def t_quantile(freedom: float, level: float = 0.95) -> float:
     return float(stdtrit(min(freedom, 1e9), (1 + level) / 2))
 
 
-def t_half_width(values: NDArray[np.float64], level: float = 0.95) -> float | None:
+def t_half_width(values: FloatArray, level: float = 0.95) -> float | None:
     """Return half the width of the t interval of the mean of `values`; None of fewer than two."""
     return t_quantile(values.size - 1, level) * _standard_error(values) if values.size > 1 else None
 
 
-def _standard_error(values: NDArray[np.float64]) -> float:
+def _standard_error(values: FloatArray) -> float:
     return float(values.std(ddof=1) / np.sqrt(values.size))
 
 
@@ -70,7 +77,7 @@ def with_spread(
     return Estimate(value=value, standard_error=error, low=low, high=high, level=level, statistic=statistic, reason=reason)
 
 
-def over_processes(values: NDArray[np.float64], process: NDArray[np.int64], statistic: str, level: float = 0.95) -> Estimate:
+def over_processes(values: FloatArray, process: IntArray, statistic: str, level: float = 0.95) -> Estimate:
     """Mean over processes of their medians, with a t interval; with one process over its repetitions, and it says so.
 
     Parameters

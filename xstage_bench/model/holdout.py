@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.model.cells import PairGroup, valid_rows
 from xstage_bench.model.document import NoiseFloor
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 #: What is scored, by the names of `ModelScore` and its parts.
 SCORES = ("median_error", "p95_error", "regime_balanced_accuracy", "interval_coverage_90")
 RESAMPLES = 200

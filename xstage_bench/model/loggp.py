@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.node.calibrate import ROBUST
 from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.schedule.bursts import Schedule
 
-FloatArray = NDArray[np.float64]
 #: Where a fit begins: overhead and cost of a store are those of any SM, within a factor of a few.
 _START_CYCLES = (50.0, 20.0, 10.0)
 

@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import BoolArray
 from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.cells import asked_rows, groups
 from xstage_bench.model.document import Model, PairModel
@@ -128,7 +128,7 @@ def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz
     for i, s in enumerate(schedules):
         at = slice(int(found.first[i]), int(found.first[i + 1]))
         size = np.array([b.bytes for b in s.bursts], dtype=np.float64)
-        seen: NDArray[np.bool_] = in_range(
+        seen: BoolArray = in_range(
             entry.spread, model, np.full(size.size, float(s.producer_count)), np.full(size.size, float(s.warps)), size
         )
         inside, notes = judged_range(s, seen)

@@ -6,17 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.model.burst_gap import STALLED
+from xstage_bench.model.arrays import FloatArray
+from xstage_bench.model.burst_gap import STALLED, asked_clock
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.interpolate import Law, law_at
 from xstage_bench.model.node_pair import predict_by_node
 from xstage_bench.model.prediction import Form, PredictedSchedule, judged_range, total_ns
 from xstage_bench.schedule.bursts import Schedule
-
-FloatArray = NDArray[np.float64]
 
 
 def predict(
@@ -82,9 +80,7 @@ def predict_all(
 
 
 def _burst_gap(model: Model, found: PairModel, schedule: Schedule, sm_clock_mhz: float | None) -> PredictedSchedule:
-    clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
-    if not (np.isfinite(clock) and clock > 0):
-        raise UsageError(f"sm_clock_mhz is {sm_clock_mhz}, must be positive", f"the model's own is {model.sm_clock_mhz:g}")
+    clock = asked_clock(model.sm_clock_mhz, sm_clock_mhz)
     law = law_at(found, schedule.producer_count, schedule.warps, model.sm_clock_mhz)
     t0_cycles = free_cycles(law, schedule)
     volume = np.array([b.bytes for b in schedule.bursts], dtype=np.float64) * schedule.producer_count

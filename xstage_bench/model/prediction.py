@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import BoolArray, FloatArray
 from xstage_bench.model.document import HoldoutStatus
 from xstage_bench.schedule.bursts import Schedule
 
-FloatArray = NDArray[np.float64]
 Form = Literal["node", "burst_gap"]
 #: Why a burst is not `in_calibrated_range`.
 EXTRAPOLATED = "producers, warps or bytes of a burst lie outside what the fit has seen: extrapolated"
@@ -86,7 +85,7 @@ class PredictedSchedule:
     end_ns: FloatArray
     visible_ns: FloatArray
     regime: tuple[str, ...]
-    in_calibrated_range: NDArray[np.bool_]
+    in_calibrated_range: BoolArray
     total_ns: float
     notes: tuple[str, ...] = ()
     holdout: HoldoutStatus = "not_judged"
@@ -99,7 +98,7 @@ class PredictedSchedule:
         ]
 
 
-def judged_range(schedule: Schedule, seen: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
+def judged_range(schedule: Schedule, seen: BoolArray) -> tuple[BoolArray, tuple[str, ...]]:
     """Return which bursts lie within what a model was judged on, and a note for each reason why others do not.
 
     Parameters

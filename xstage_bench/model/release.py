@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.estimate import Estimate, with_spread
 from xstage_bench.schedule.completion import DEFAULT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
 #: Probes whose bursts end in a completion that is to be priced.
 PROBES = ("fences", "bulk_fences")
 STATISTIC = "drain_mean"

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.estimate import Estimate, EstimateStatus, t_quantile
 
-FloatArray = NDArray[np.float64]
 MIN_PROCESSES = 3
 #: Half the distance between these quantiles of a normal distribution is one standard deviation; rare failed refits do not move it.
 _ONE_SIGMA = (0.158655, 0.841345)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model import laws
+from xstage_bench.model.arrays import BoolArray, FloatArray
 from xstage_bench.model.cells import HOLDOUT, TINY, PairGroup, asked_rows, check_columns, rows_of, valid_rows
 from xstage_bench.model.document import (
     SCHEMA_VERSION,
@@ -34,7 +34,6 @@ from xstage_bench.schedule.bursts import Schedule
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
 #: A held-out burst counts as stalled above this many times T0(n), which itself is up to 20 % off at sizes with a remainder of the loop.
 STALLED_ABOVE = 1.25
 _LEVEL = 0.9
@@ -49,7 +48,7 @@ class _HeldOut:
     schedule: Schedule
     issue_cycles: FloatArray
     total_ns: float
-    keep: NDArray[np.bool_]
+    keep: BoolArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

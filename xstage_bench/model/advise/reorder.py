@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 DELAY = "delay"
 
 
@@ -156,7 +154,7 @@ def stagger(schedule: TaskSchedule, cycles: int) -> TaskSchedule:
     return replace(s, phases=(*s.phases, DELAY), **columns)
 
 
-def _turn_within(s: TaskSchedule, kind: NDArray[np.bool_]) -> FloatArray:
+def _turn_within(s: TaskSchedule, kind: BoolArray) -> FloatArray:
     """How many tasks of this kind each producer has before each task."""
     before: IntArray = np.cumsum(kind) - kind
     return (before - before[np.minimum(s.first[s.producer], s.task_count - 1)]).astype(np.float64)

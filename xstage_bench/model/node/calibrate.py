@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.estimate import Estimate, t_quantile
 from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.issue import IssueLaw
@@ -17,7 +17,6 @@ from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node.targets import Targets, residuals, targets
 
-FloatArray = NDArray[np.float64]
 ROBUST = 0.05  # residuals beyond this weigh less (soft L1)
 _EVALUATIONS = 40
 _STEP = 0.02  # relative, of the finite differences: above the kinks of the event loop

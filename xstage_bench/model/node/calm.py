@@ -8,15 +8,14 @@ goes through the event loop.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import BoolArray, FloatArray
 from xstage_bench.model.node.fluid import TIMED, Rows, Solution
 
-FloatArray = NDArray[np.float64]
 _CLEAR = 12.0  # blur widths below the threshold at which the mean stall is nothing (exp(-12) of a width)
 
 
-def calm(rows: Rows) -> tuple[NDArray[np.bool_], FloatArray, FloatArray, FloatArray]:
+def calm(rows: Rows) -> tuple[BoolArray, FloatArray, FloatArray, FloatArray]:
     """Return which columns cannot stall, and start, end and backlog of all producers together, shape (N, S), as if none did.
 
     Parameters

@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.node.parameters import NodeModel
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Classes of weight for each number of producers per unit when units are merged (docs/node-model.md: what each number costs).
 LEVELS = 3
 

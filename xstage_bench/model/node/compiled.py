@@ -6,17 +6,15 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
 from xstage_bench.model import backpressure
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.jit import compiled, compiled_if
 from xstage_bench.model.node import loop as event_loop
 from xstage_bench.model.node.loop import MOST_UNITS, Constants
 from xstage_bench.model.node.packed import PackedSchedules
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Bursts from which loading numba (about a second) costs less than numpy's event loop does.
 WORTH_LOADING = 20_000
 _RESULTS = ("issue", "slowest", "start", "end", "earliest", "latest", "left", "drained")

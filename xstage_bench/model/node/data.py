@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.schedule.bursts import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Of one SM alone, for T0 and the gaps only: nothing about the link is in them.
 ALONE_PROBES = ("issue",)
 ISSUE_PROBES = (*ALONE_PROBES, "flavour_issue")
@@ -63,7 +61,7 @@ class MeasuredSchedules:
         return np.arange(self.first[-1]) - self.first[self.owner]
 
     @property
-    def isolated(self) -> NDArray[np.bool_]:
+    def isolated(self) -> BoolArray:
         """Which schedules are isolated, shape (schedules,)."""
         return np.array([s.start == "isolated" for s in self.schedules], dtype=bool)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import IntArray
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.calibrate import fit_measured, guess
 from xstage_bench.model.node.data import ALONE_PROBES, CALIBRATION_PROBES, IRREGULAR_PROBE, ISSUE_PROBES, measured
@@ -81,7 +79,7 @@ def calibrate_node(
     producers: pd.DataFrame,
     source: int,
     destination: int,
-    smids: NDArray[np.int64],
+    smids: IntArray,
     *,
     flavour: str = "st.v4",
     placement: Placement | None = None,

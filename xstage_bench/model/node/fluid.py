@@ -15,10 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
+
 FREE, TIMED = 1, 2
 _COMPACT = 0.75  # drop finished schedules when fewer than this share are left
 _TIE = 0.25  # cycles: events closer than this are one
@@ -182,7 +181,7 @@ class _State:
     def take(self, keep: IntArray) -> _State:
         return _State(**{f.name: np.ascontiguousarray(getattr(self, f.name)[..., keep]) for f in fields(self)})
 
-    def step(self, rows: Rows, out: Solution, columns: IntArray) -> NDArray[np.bool_]:
+    def step(self, rows: Rows, out: Solution, columns: IntArray) -> BoolArray:
         """Take every schedule past its next event; return which had one."""
         active = self.backlog > 0
         demand = np.where(active, self.demand, 0.0)

@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.model.node.calibrate import NodeFit, log_errors
 from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import NodePrediction, predict_node
 
-FloatArray = NDArray[np.float64]
 LEVEL = 0.9
 #: free: nothing stalls so far. after: free, but the stage was saturated before. mild, deep: up to 3 T0, or more; first: on a drained
 #: stage, carried: with a backlog or stagger from before.
@@ -48,7 +47,7 @@ class ResidualQuantiles:
     calibrated: BurstRange
 
 
-def regimes(prediction: NodePrediction, isolated: NDArray[np.bool_]) -> NDArray[np.int64]:
+def regimes(prediction: NodePrediction, isolated: BoolArray) -> IntArray:
     """Return the regime of each burst as an index of `REGIMES`.
 
     Parameters
@@ -111,7 +110,7 @@ def _range(data: MeasuredSchedules) -> BurstRange:
     return BurstRange((min(producers), max(producers)), (min(warps), max(warps)), (min(size, default=0), max(size, default=0)))
 
 
-def interval(prediction: NodePrediction, spread: ResidualQuantiles, isolated: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+def interval(prediction: NodePrediction, spread: ResidualQuantiles, isolated: BoolArray) -> tuple[FloatArray, FloatArray]:
     """Return the bounds of each burst's mean issue time at `LEVEL`, cycles.
 
     Notes
@@ -124,7 +123,7 @@ def interval(prediction: NodePrediction, spread: ResidualQuantiles, isolated: ND
     return prediction.issue_cycles * np.exp(low), prediction.issue_cycles * np.exp(high)
 
 
-def in_range(spread: ResidualQuantiles, model: NodeModel, producers: FloatArray, warps: FloatArray, size: FloatArray) -> NDArray[np.bool_]:
+def in_range(spread: ResidualQuantiles, model: NodeModel, producers: FloatArray, warps: FloatArray, size: FloatArray) -> BoolArray:
     """Return which bursts lie within what the calibration has seen; larger bursts of a saturated stage only repeat."""
     known = spread.calibrated
     sms = len(model.placement.smids)

@@ -11,16 +11,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.estimate import Estimate, t_half_width, with_spread
 from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.issue import QUEUE_WARPS, SUB_PARTITIONS, IssueLaw, free_cycles
 from xstage_bench.model.node.issue_table import IssueTable
 from xstage_bench.schedule.flavour import FLAVOURS
 
-FloatArray = NDArray[np.float64]
 #: Bytes that an SM holds before its own drain holds it back: of larger bursts T0 is extrapolated. Too large does no harm but to what is
 #: called a stall: a burst costs the larger of T0 and its drain.
 FREE_BYTES = 24576

@@ -15,12 +15,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.backpressure import FAR, TIE, blurred_excess, is_full, service_weight
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 ALONE, TIMED = 0, 2
 #: Units of one column at most.
 MOST_UNITS = 256

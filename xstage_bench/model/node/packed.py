@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.schedule.bursts import MAX_WARPS, START_RULES, Burst, Schedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Values of `PackedSchedules.rule`; those of the last two are `fluid.FREE` and `fluid.TIMED`.
 RULES = {name: i for i, name in enumerate(START_RULES)}
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.node.issue import SUB_PARTITIONS, IssueLaw, free_cycles
 from xstage_bench.model.node.placement import Placement
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +111,7 @@ service_spread : float
         clock = self.sm_clock_mhz if sm_clock_mhz is None else sm_clock_mhz
         return np.asarray(np.minimum(np.asarray(producers) * self.sm_bytes_per_cycle * clock / 1e3, self.link_gb_per_s))
 
-    def capacity_bytes(
-        self, smids: Sequence[int] | NDArray[np.int64], sm_clock_mhz: float | None = None, *, warps: int = SUB_PARTITIONS
-    ) -> float:
+    def capacity_bytes(self, smids: Sequence[int] | IntArray, sm_clock_mhz: float | None = None, *, warps: int = SUB_PARTITIONS) -> float:
         """Q of these producers together: isolated bursts of equal size stall above V = Q + R*T0.
 
         Notes

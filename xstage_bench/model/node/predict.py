@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.errors import UsageError
-from xstage_bench.model.burst_gap import STALLED
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
+from xstage_bench.model.burst_gap import STALLED, asked_clock
 from xstage_bench.model.node.calm import calm, calm_solution
 from xstage_bench.model.node.classes import LEVELS, unit_table
 from xstage_bench.model.node.compiled import choose_loop, solve_compiled
@@ -20,8 +19,6 @@ from xstage_bench.model.node.packed import RULES, PackedSchedules, pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.schedule.bursts import Schedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 ALONE, TIMED = RULES["isolated"], RULES["timed"]
 #: Room differs between the SMs of a draining unit by this times the service spread, relative to its backlog.
 BLUR = 0.3
@@ -71,11 +68,11 @@ class NodePrediction:
         return np.maximum(self.issue_cycles - self.t0_cycles, 0.0)
 
     @property
-    def stalled(self) -> NDArray[np.bool_]:
+    def stalled(self) -> BoolArray:
         """More than 10 % above T0."""
         return np.asarray(self.issue_cycles > STALLED * self.t0_cycles)
 
-    def total_ns(self, isolated: NDArray[np.bool_]) -> FloatArray:
+    def total_ns(self, isolated: BoolArray) -> FloatArray:
         """Time line of each schedule: mean start plus mean issue of the last burst; of isolated ones the sum of their issue times."""
         issue = self.issue_cycles * 1e3 / self.sm_clock_mhz
         last = self.first[1:] - 1
@@ -121,9 +118,7 @@ def predict_packed(
     model: NodeModel, packed: PackedSchedules, *, sm_clock_mhz: float | None = None, exact: bool = True, compiled: bool | None = None
 ) -> NodePrediction:
     """Predict schedules that are arrays already; otherwise as `predict_node`."""
-    clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
-    if not (np.isfinite(clock) and clock > 0):
-        raise UsageError(f"sm_clock_mhz is {sm_clock_mhz}, must be positive", f"the model's own is {model.sm_clock_mhz:g}")
+    clock = asked_clock(model.sm_clock_mhz, sm_clock_mhz)
     table = _Table.of(model, packed, None if exact else LEVELS)
     loop = choose_loop(compiled, table.free.size, table.classes.shape[2])
     if loop is None:
@@ -186,7 +181,7 @@ class _Table:
 
     packed: PackedSchedules
     stores: IntArray
-    fresh: NDArray[np.bool_]
+    fresh: BoolArray
     warps_of_burst: IntArray
     free: FloatArray
     unheld: FloatArray

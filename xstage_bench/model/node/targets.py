@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.node.compiled import can_compile
 from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.schedule.bursts import Schedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 LIMIT = 320  # schedules in a fit: more change no parameter by more than its interval, and take longer
 SHARES = {"isolated": 0.5, "periodic": 0.25, "timed": 0.25}
 RUN, SCORE = 12, 9  # bursts of a schedule that a fit predicts and compares: what follows repeats, and the last ones need their successors
