@@ -36,7 +36,7 @@ def unit_table(model: NodeModel, members: IntArray, levels: int | None, queued: 
         Classes of each set.
     table : ndarray, shape (sets, 4, most classes)
         Members, capacity and number of units of each class, together, and the logarithm of the weight of one. A set's classes ascend in
-        members / weight, as `fluid.Rows` wants; unused places are like one empty unit.
+        members / weight, as `fluid.FluidColumns` wants; unused places are like one empty unit.
     """
     log_weight = np.log(model.weights())
     sets, units = members.shape

@@ -25,13 +25,13 @@ MOST_UNITS = 256
 _CLEAR = 12.0  # as in `calm`
 _BLOCK = 8
 ROW = MOST_UNITS + _BLOCK
-#: Columns of what is asked of each burst, as `fluid.Rows` has it, and of what comes `out`.
+#: Columns of what is asked of each burst, as `fluid.FluidColumns` has it, and of what comes `out`.
 LOAD, FREE, GAP, DEADLINE, UNHELD = range(5)
 ISSUE, SLOWEST, START, END, EARLIEST, LATEST, LEFT, DRAINED = range(8)
 
 
 class Constants(NamedTuple):
-    """What the event loop needs once, by the names of `fluid.Rows`."""
+    """What the event loop needs once, by the names of `fluid.FluidColumns`."""
 
     link: float
     sm_rate: float

@@ -12,7 +12,7 @@ from xstage_bench.model.burst_gap import STALLED, asked_clock
 from xstage_bench.model.node.calm import calm, calm_solution
 from xstage_bench.model.node.classes import LEVELS, unit_table
 from xstage_bench.model.node.compiled import choose_loop, solve_compiled
-from xstage_bench.model.node.fluid import Rows, Solution, solve
+from xstage_bench.model.node.fluid import FluidColumns, FluidSolution, solve
 from xstage_bench.model.node.issue import free_cycles
 from xstage_bench.model.node.loop import Constants
 from xstage_bench.model.node.packed import RULES, PackedSchedules, pack
@@ -246,14 +246,14 @@ def _solve_batches(model: NodeModel, table: _Table, clock: float) -> dict[str, F
     return out
 
 
-def _rows(table: _Table, columns: _Columns, constants: Constants, clock: float) -> Rows:
+def _rows(table: _Table, columns: _Columns, constants: Constants, clock: float) -> FluidColumns:
     """Return the columns to solve."""
     packed = table.packed
     sets = packed.producers[columns.owner]
     members, capacity, multiple, log_weight = table.classes[sets, :, : int(table.units[sets].max())].transpose(1, 2, 0)
     step = np.arange(int(columns.bursts.max()))[:, None]
     index = np.where(step < columns.bursts, columns.first + step, columns.first)
-    return Rows(
+    return FluidColumns(
         members=members,
         weight=np.exp(log_weight),
         multiple=multiple,
@@ -270,7 +270,7 @@ def _rows(table: _Table, columns: _Columns, constants: Constants, clock: float) 
     )
 
 
-def _collect(out: dict[str, FloatArray], columns: _Columns, rows: Rows, found: Solution) -> None:
+def _collect(out: dict[str, FloatArray], columns: _Columns, rows: FluidColumns, found: FluidSolution) -> None:
     members = rows.members
     length = rows.load.shape[0]
     inside = np.arange(length)[:, None] < columns.bursts

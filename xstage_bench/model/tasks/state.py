@@ -41,7 +41,7 @@ class Work(NamedTuple):
     publish : int
         RELAXED, GPU or SYS.
     link, sm_rate, buffer, credit, evens_out, blur : float
-        As `fluid.Rows`.
+        As `fluid.FluidColumns`.
     turn, again, signal, wait, trip : float
         From one task's end of compute to the next one's start; from the end of a role's task to the start of its next; cost of a signal
         with nothing outstanding; from an event to the start of a task that waits for it, and the part of it that a look takes.
