@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
+from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
 
 FloatArray = NDArray[np.float64]
 _STORE = 512
@@ -58,6 +59,14 @@ _TIMED = (
     (1.0, 4, 8, 0.67),
 )
 _BURSTS = 12
+SMALL_ENDS = np.cumsum((4, 8, 4, 8, 4, 8))
+#: 36 SMs in units of four and eight, so that service is unequal.
+PLACE = Placement(tuple(tuple(range(int(e) - n, int(e))) for n, e in zip((4, 8, 4, 8, 4, 8), SMALL_ENDS, strict=True)))
+TRUTH = NodeModel(19.0, 100.0, 25.6, 15_000.0, 13_000.0, 520.0, 50_000.0, 0.12, PLACE, 1980.0)
+ENDS = np.cumsum([6] * 18 + [4] * 6)
+#: 132 SMs in 24 units, parameters about those of an H200.
+UNITS = tuple(tuple(range(int(end) - size, int(end))) for size, end in zip([6] * 18 + [4] * 6, ENDS, strict=True))
+NODE = NodeModel(19.0, 370.0, 25.6, 16_500.0, 12_000.0, 560.0, 200_000.0, 0.16, Placement(UNITS), 1980.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +146,19 @@ def quick_schedules(
         size = n * warps * _STORE
         period = round(factor * count(share) * size / link_gb_per_s)
         out.append(Schedule(tuple(Burst(size, start_ns=i * period) for i in range(_BURSTS)), count(share), warps, *pair, "timed"))
+    return out
+
+
+def drawn(count: int, seed: int, most_stores: float = 512) -> list[Schedule]:
+    """Schedules as the probe `holdout` draws them, all three start rules, counts of producers and lists of smids."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for i in range(count):
+        warps, bursts = int(rng.integers(1, 17)), int(rng.integers(1, 17))
+        stores = np.exp(rng.uniform(0, np.log(most_stores), bursts)).astype(int) // warps
+        gaps = np.exp(rng.uniform(np.log(50), np.log(100_000), bursts)).astype(int)
+        at = np.concatenate(([0], np.cumsum(gaps[1:]) // 2))
+        made = tuple(Burst(int(n) * warps * 512, int(g), int(t)) for n, g, t in zip(stores, gaps, at, strict=True))
+        some = tuple(int(x) for x in np.sort(rng.choice(132, int(rng.integers(1, 133)), replace=False)))
+        out.append(Schedule(made, some if i % 4 == 0 else len(some), warps, start=START_RULES[i % 3]))
     return out

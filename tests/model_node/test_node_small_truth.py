@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from node_worlds import Noise, quick_schedules, shorter, synthesize
+from node_worlds import PLACE, TRUTH, Noise, quick_schedules, shorter, synthesize
 
 from xstage_bench.model.node.calibrate import NodeFit, fit_measured, guess
 from xstage_bench.model.node.data import MeasuredSchedules
@@ -16,10 +16,6 @@ from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.schedule.bursts import Burst, Schedule
 
-SIZES = (4, 8, 4, 8, 4, 8)
-ENDS = np.cumsum(SIZES)
-PLACE = Placement(tuple(tuple(range(int(e) - n, int(e))) for n, e in zip(SIZES, ENDS, strict=True)))
-TRUTH = NodeModel(19.0, 100.0, 25.6, 15_000.0, 13_000.0, 520.0, 50_000.0, 0.12, PLACE, 1980.0)
 SCHEDULES = shorter(quick_schedules(36, 0, 1, link_gb_per_s=100.0), 5)
 
 

@@ -1,6 +1,6 @@
 """Both event loops, compiled and not, give the numbers that were written down before their physics got one source.
 
-The numbers are sums over the bursts of a schedule, or over its tasks. `python tests/model_node/test_pinned_loops.py` writes them anew.
+The numbers are sums over the bursts of a schedule, or over its tasks. With tests/ on the path, `python tests/model_node/test_pinned_loops.py` writes them anew.
 """
 
 from __future__ import annotations
@@ -12,23 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from node_worlds import NODE, drawn
 
 from xstage_bench.model.document import SCHEMA_VERSION, Model, PairModel
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import NodeBasis
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
-from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.tasks.costs import AHEAD, PUBLISHERS, TaskCosts
 from xstage_bench.model.tasks.predict import predict_tasks
-from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
 from xstage_bench.schedule.tasks import FORMS, NONE, PUBLISHES, TaskSchedule
 
 PINS = Path(__file__).with_name("pinned_loops.json")
-ENDS = np.cumsum([6] * 18 + [4] * 6)
-UNITS = tuple(tuple(range(int(end) - size, int(end))) for size, end in zip([6] * 18 + [4] * 6, ENDS, strict=True))
-NODE = NodeModel(19.0, 370.0, 25.6, 16_500.0, 12_000.0, 560.0, 200_000.0, 0.16, Placement(UNITS), 1980.0)
 QUEUED = IssueLaw(unroll=1.0, queue_operations=(4.0, 6.0, 8.0, 6.0), engine_operations=(4.0, 6.0, 8.0, 6.0), engine_cycles=20.0)
 NODES = (
     NODE,
@@ -40,21 +36,6 @@ NODES = (
 BURSTS = ("issue_cycles", "issue_max_cycles", "start_ns", "end_ns", "spread_ns", "backlog_bytes", "visible_ns")
 TASKS = ("start_ns", "compute_end_ns", "store_end_ns", "signal_end_ns", "backlog_bytes", "visible_ns", "t0_ns")
 SMALL = 20
-
-
-def schedules(count: int) -> list[Schedule]:
-    """Schedules as the probe `holdout` draws them: all start rules, counts of producers and lists of smids."""
-    rng = np.random.default_rng(41)
-    out = []
-    for i in range(count):
-        warps, bursts = int(rng.integers(1, 17)), int(rng.integers(1, 17))
-        stores = np.exp(rng.uniform(0, np.log(512), bursts)).astype(int) // warps
-        gaps = np.exp(rng.uniform(np.log(50), np.log(100_000), bursts)).astype(int)
-        at = np.concatenate(([0], np.cumsum(gaps[1:]) // 2))
-        made = tuple(Burst(int(n) * warps * 512, int(g), int(t)) for n, g, t in zip(stores, gaps, at, strict=True))
-        some = tuple(int(x) for x in np.sort(rng.choice(132, int(rng.integers(1, 133)), replace=False)))
-        out.append(Schedule(made, some if i % 4 == 0 else len(some), warps, start=START_RULES[i % 3]))
-    return out
 
 
 def task_schedules(count: int) -> list[TaskSchedule]:
@@ -111,7 +92,7 @@ def document(node: NodeModel) -> Model:
 def burst_numbers(count: int, compiled: bool) -> list[list[float]]:
     """One row for each schedule: sums over its bursts of `BURSTS`."""
     rows: list[list[float]] = []
-    every = schedules(count)
+    every = drawn(count, 41)
     for i, node in enumerate(NODES):
         mine = every[i :: len(NODES)]
         found = predict_node(node, mine, compiled=compiled, exact=i % 2 == 0, sm_clock_mhz=(1980.0, 1400.0)[i % 2])
