@@ -86,6 +86,14 @@ def test_rows_that_are_not_valid_do_not_count(samples: pd.DataFrame) -> None:
     assert measured(spoiled, 0, 1, None).issue_cycles == pytest.approx(measured(samples, 0, 1, None).issue_cycles)
 
 
+def test_a_schedule_of_two_probes_counts_as_the_last_one_s(samples: pd.DataFrame) -> None:
+    key = samples.loc[samples["probe"] == "isolated", "schedule"].iloc[0]
+    both = pd.concat([samples, samples[samples["schedule"] == key].assign(probe="issue")], ignore_index=True)
+    found = measured(both, 0, 1, None)
+    assert found.probes[found.keys.index(key)] == "issue"
+    assert measured(samples, 0, 1, None).probes[found.keys.index(key)] == "isolated"
+
+
 def test_without_placement_the_map_is_called_a_guess(entry: NodeEntry) -> None:
     assert not entry.placement.measured
     assert any("guess" in note for note in entry.notes)

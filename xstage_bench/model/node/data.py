@@ -120,7 +120,7 @@ def measured(
     first = np.concatenate([[0], np.cumsum([len(s.bursts) for s in schedules])]).astype(np.int64)
     place = {key: int(i) for key, i in zip(keys, first[:-1], strict=True)}
     slot = rows["schedule"].map(place).to_numpy(dtype=np.int64) + rows["burst"].to_numpy(dtype=np.int64)
-    once = rows.drop_duplicates("schedule")
+    once = rows.drop_duplicates("schedule", keep="last")
     probe_of = dict(zip(once["schedule"], once["probe"], strict=True))
     values = {name: _medians(rows[name].to_numpy(dtype=np.float64), slot, int(first[-1])) for name in COLUMNS}
     process = rows["process"].to_numpy(dtype=np.int64)
