@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from xstage_bench.model.document import Model, Validation
-    from xstage_bench.model.predict import Form
+    from xstage_bench.model.prediction import Form
     from xstage_bench.record.reader import Run
 
 STALLED_ABOVE = 1.1

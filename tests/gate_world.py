@@ -18,7 +18,7 @@ from xstage_bench.measure.probe import Sweep, load_probes
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model, save
 from xstage_bench.model.node.entry import NodeBasis
-from xstage_bench.model.node.intervals import REGIMES, Range, Spread
+from xstage_bench.model.node.intervals import REGIMES, BurstRange, ResidualQuantiles
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import uniform
@@ -90,7 +90,7 @@ def model_of(world: World) -> Model:
     own = truth(world)
     used = {name: float(v) for name, v in zip(PARAMETERS, own.values(), strict=True)}
     ends = (-1.0 * world.tail, 1.0 * world.tail)  # of the mixture these hold 90 %
-    spread = Spread(*((e,) * len(REGIMES) for e in ends), Range((1, SMS), (1, 16), (512, 1 << 20)))
+    spread = ResidualQuantiles(*((e,) * len(REGIMES) for e in ends), BurstRange((1, SMS), (1, 16), (512, 1 << 20)))
     basis = NodeBasis(used=used, placement=own.placement, sm_clock_mhz=CLOCK, spread=spread, issue=IssueLaw(), n_schedules=100)
     return replace(model, pairs=[replace(p, node_basis=basis) for p in model.pairs])
 

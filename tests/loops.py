@@ -6,12 +6,12 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
+from published_node import X_STAGE, published_model
 from sharing import share
 
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.schedule.bursts import Burst, Schedule

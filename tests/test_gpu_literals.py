@@ -8,9 +8,8 @@ from pathlib import Path
 from xstage_bench.machine.gpus import Fact, gpus
 
 PACKAGE = Path(__file__).parent.parent / "xstage_bench"
-#: Where they belong, and who says so. A pair is one number that a file may have.
-PLACES = ("device/sim/presets.py", "model/published.py")
-KNOWN = {("model/node/design.py", 1980.0)}  # the clock at which a design is laid out where no run gives one
+#: Where they belong, and who says so.
+PLACES = ("device/sim/presets.py",)
 
 
 def of_a_gpu() -> set[float]:
@@ -48,6 +47,5 @@ def test_no_number_of_one_gpu():
         name = str(path.relative_to(PACKAGE))
         if name not in PLACES:
             found |= {(name, value): line for line, value in literals(path.read_text()) if value in forbidden}
-    assert set(found) - KNOWN == set(), "a number of one GPU: take it from the model or the run, else from gpus.toml"
-    assert set(found) >= KNOWN, "an exception that nothing needs"
+    assert found == {}, "a number of one GPU: take it from the model or the run, else from gpus.toml"
     assert all((PACKAGE / name).exists() for name in PLACES)

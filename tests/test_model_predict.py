@@ -13,7 +13,8 @@ from xstage_bench.model.document import CalibratedRange, DrainRate, Model, PairM
 from xstage_bench.model.entry import missing_entry
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.interpolate import law_at
-from xstage_bench.model.predict import APART, EXTRAPOLATED, predict
+from xstage_bench.model.predict import predict
+from xstage_bench.model.prediction import APART, EXTRAPOLATED
 from xstage_bench.schedule.bursts import Burst, Schedule
 
 CLOCK, BASE, COST, RATE, PER_SM = 2000.0, 80.0, 20.0, 400.0, 20_000.0

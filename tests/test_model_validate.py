@@ -9,6 +9,8 @@ import pytest
 from xstage_bench.errors import DataError
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.laws import balanced_accuracy
+from xstage_bench.model.loggp import fit_loggp
+from xstage_bench.model.node.data import measured
 from xstage_bench.model.predict import predict
 from xstage_bench.model.validate import validate
 from xstage_bench.schedule.bursts import Burst, Schedule
@@ -111,13 +113,25 @@ def test_errors_are_relative_to_what_was_measured(model):
 
 
 def test_models_without_capacity_do_worse_and_their_nulls_have_a_reason(model):
-    validation = validate(model, world(model, random_schedules(12)))
+    validation = validate(model, pd.concat([isolated_sweep(), world(model, random_schedules(12))], ignore_index=True))
     assert [m.model for m in validation.models] == ["burst_gap", "bandwidth_only", "loggp"]
     for name in ("bandwidth_only", "loggp"):
         found = score(validation, name)
         assert found.issue_time.median_error > 0.05
         assert found.interval_coverage_90 is None
         assert "interval_coverage_90" in found.reasons
+
+
+def test_loggp_is_fitted_to_the_calibration_probes_and_never_to_what_is_held_out(model):
+    schedules = random_schedules(12)
+    rows = world(model, schedules)
+    alone = fit_loggp(measured(isolated_sweep(), 0, 1, ("isolated",)))
+    errors = [np.abs(alone.issue_cycles([s]) / predict(model, s).issue_cycles - 1) for s in schedules]
+    found = score(validate(model, pd.concat([isolated_sweep(), rows], ignore_index=True)), "loggp")
+    assert found.issue_time.median_error == pytest.approx(np.median(np.concatenate(errors)), rel=1e-6)
+    without = validate(model, rows)
+    assert "loggp" not in {m.model for m in without.models}
+    assert any("no LogGP beside it" in note for note in without.notes)
 
 
 def test_throttled_held_out_rows_do_not_count(model):

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published_node import X_STAGE, published_model
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.document import Model, load_model, save
 from xstage_bench.model.node.entry import model_of
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.schedule.tasks import TaskSchedule

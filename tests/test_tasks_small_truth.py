@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published_node import X_STAGE, published_model
 
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.tasks.costs import TaskCosts, reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.schedule.tasks import TaskSchedule

@@ -24,7 +24,8 @@ from xstage_bench.measure.stamps.layout import from_csv
 from xstage_bench.measure.stamps.record import read_traces, record_traces
 from xstage_bench.measure.stamps.schedule import trace_of
 from xstage_bench.model.document import load_model
-from xstage_bench.model.predict import APART, predict_all
+from xstage_bench.model.predict import predict_all
+from xstage_bench.model.prediction import APART
 from xstage_bench.model.validate import validate
 from xstage_bench.record.reader import load_run, schedules_of
 from xstage_bench.schedule.burst_files import load_bursts

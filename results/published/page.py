@@ -19,6 +19,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/claims"))
+
+from published_node import X_STAGE, Published, published_model
 from tables import main, table
 
 from xstage_bench.io.atomic import write_bytes
@@ -28,7 +31,6 @@ from xstage_bench.kernels.moe.suite import ROUTINGS, TOKENS, MoeCase, suite_case
 from xstage_bench.kernels.moe.summary import PAPER
 from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.model.document import Model
-from xstage_bench.model.published import X_STAGE, Published, published_model
 from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.model.tasks.predict import predict_tasks

@@ -42,16 +42,15 @@ TESTS: tuple[tuple[str, str], ...] = (
     ("model/node/*.py", "model_node/test_node_small_truth model_node test_model_stage test_tasks_predict stamps/test_stamps_import"),
     ("model/tasks/*.py", "test_tasks_* test_task_run fused/test_ulysses_forecast test_published test_sim_tasks"),
     ("model/advise/*.py", "model_advise cli/test_cli_advise workloads/test_predict"),
-    ("model/published.py", "test_published"),
     ("model/pacer.py", "test_pacer"),
     ("model/stage.py", "test_model_stage test_api"),
     ("model/*.py", "test_judged_numbers test_model_* test_critique test_api cli/test_cli_verbs"),
 )
 #: What numba compiles: kept apart, or the next mutation would find the code of this one.
-COMPILED = ("model/node/fast.py", "model/tasks/loop.py", "model/tasks/drain.py")
+COMPILED = ("model/backpressure.py", "model/node/loop.py", "model/tasks/loop.py", "model/tasks/drain.py")
 SCIPY = ("scipy.optimize", "scipy.stats", "scipy.cluster.hierarchy")
-#: What no user can see: names alone, and what only benches and tests import.
-SKIPPED = ("*/__init__.py", *(f"model/node/{name}.py" for name in ("design", "synthetic", "rivals", "evaluate", "onset")))
+#: What no user can see: names alone.
+SKIPPED = ("*/__init__.py",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/claims"))
+
+from node_scores import NodeScore, score_node
+
 from xstage_bench.errors import DataError
 from xstage_bench.model.node.calibrate import fit_measured, guess
-from xstage_bench.model.node.data import Measured, measured
+from xstage_bench.model.node.data import MeasuredSchedules, measured
 from xstage_bench.model.node.entry import CALIBRATION_PROBES, LIMIT, model_of
-from xstage_bench.model.node.evaluate import Score, score_node
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement, uniform
 from xstage_bench.model.node.targets import choose
@@ -50,12 +53,12 @@ def main(run: str, model: str, pair: str = "0>1") -> None:
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
-def ablations(data: Measured, heldout: Measured, full: NodeModel) -> Iterator[tuple[str, Score]]:
+def ablations(data: MeasuredSchedules, heldout: MeasuredSchedules, full: NodeModel) -> Iterator[tuple[str, NodeScore]]:
     """Yield what was left out, and the held-out score of what remains, fitted again.
 
     Parameters
     ----------
-    data, heldout : Measured
+    data, heldout : MeasuredSchedules
         What is fitted, and what is judged.
     full : NodeModel
         The fitted full model.

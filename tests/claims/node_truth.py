@@ -11,14 +11,17 @@ import argparse
 import json
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from node_worlds import quick_schedules, shorter, synthesize
+
 from xstage_bench.model.node.calibrate import fit_measured
-from xstage_bench.model.node.design import quick_schedules
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement
-from xstage_bench.model.node.synthetic import shorter, synthesize
 
 SMS, UNITS = 48, 8
 CENTRE = dict(zip(PARAMETERS, (19.0, 130.0, 25.6, 16000.0, 12000.0, 550.0, 60000.0, 0.1), strict=True))

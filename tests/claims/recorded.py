@@ -10,6 +10,7 @@ from typing import Any
 
 import advice_regret
 import numpy as np
+from node_scores import NodeScore, score_node
 from tables import load
 
 from xstage_bench.io.json_file import read_json
@@ -25,7 +26,6 @@ from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.headline import headline_rate
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import model_of
-from xstage_bench.model.node.evaluate import Score, score_node
 from xstage_bench.model.node_pair import entry_of
 from xstage_bench.model.run_fit import find_model, fit_run, validate_run
 from xstage_bench.record.reader import load_run
@@ -119,7 +119,7 @@ def capacities(folder: Path, producers: list[int]) -> Numbers:
 
 
 @cache
-def _score(folder: Path, pair: str) -> Score:
+def _score(folder: Path, pair: str) -> NodeScore:
     entry = entry_of(_pair(model_in(folder), pair))
     assert entry is not None
     source, destination = map(int, pair.split(">"))

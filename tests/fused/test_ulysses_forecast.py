@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from published_node import X_STAGE, published_model
 
 from xstage_bench.errors import DataError
 from xstage_bench.kernels.attention.attention import STAMP, AttentionBuild
@@ -19,7 +20,6 @@ from xstage_bench.kernels.attention.tile_facts import tile_facts
 from xstage_bench.kernels.attention.tile_order import ORDERS, tiles_of
 from xstage_bench.kernels.spread import spread
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.tasks.costs import TaskCosts, reference_costs
 from xstage_bench.schedule.tasks import TaskSchedule
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xstage_bench.errors import UsageError
 from xstage_bench.model.advise.choose import advise_tasks
 from xstage_bench.model.advise.job import Job, advise_job
-from xstage_bench.model.advise.reorder import Recipe, apply
+from xstage_bench.model.advise.reorder import Reordering, apply
 from xstage_bench.model.document import load_model
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.workloads.attention import attention_tasks
@@ -141,7 +141,7 @@ def test_a_lead_is_not_advised_for_less_than_a_percent():
     """An order that is as good already stays as it is."""
     schedule = moe_tasks("hy3", tokens_per_rank=256, ep=8, order="interleaved", lead=1.5)
     advice = advise_tasks(MODEL, schedule, splitting=False)
-    assert advice.recipe == Recipe() or advice.gain > 1.01
+    assert advice.recipe == Reordering() or advice.gain > 1.01
 
 
 def test_flavours_of_the_model_are_compared_by_their_period():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.model.advise.reorder import Recipe, apply, interleave, split, stagger
+from xstage_bench.model.advise.reorder import Reordering, apply, interleave, split, stagger
 from xstage_bench.schedule.tasks import NONE, TaskSchedule
 from xstage_bench.workloads.moe import even_blocks, tasks_of_blocks
 from xstage_bench.workloads.shapes import MoEShape
@@ -40,7 +40,7 @@ def sums(s: TaskSchedule) -> tuple[list[list[int]], list[int]]:
 )
 def test_a_recipe_keeps_work_bytes_and_events(order, dependencies, waves, blocks, producers, lead, parts, stagger_cycles):
     s = moe(order, dependencies, waves, blocks, producers)
-    changed = apply(Recipe(parts, lead, stagger_cycles), s)
+    changed = apply(Reordering(parts, lead, stagger_cycles), s)
     assume(changed is not None)  # an order in which tasks would wait for each other is none
     (work, *stored), signals = sums(s)
     (work2, *stored2), signals2 = sums(changed)
@@ -116,7 +116,7 @@ def test_without_quiet_tasks_nothing_changes():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "words"), [(Recipe(), "as it is"), (Recipe(2, 1.5, 10), "storing tasks in 2 parts, interleaved, lead 1.5")]
+    ("recipe", "words"), [(Reordering(), "as it is"), (Reordering(2, 1.5, 10), "storing tasks in 2 parts, interleaved, lead 1.5")]
 )
 def test_words(recipe, words):
     assert recipe.words().startswith(words)

@@ -4,15 +4,14 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from node_worlds import quick_schedules, shorter, synthesize
 
 from xstage_bench.errors import DataError
 from xstage_bench.model.node.data import measured
-from xstage_bench.model.node.design import quick_schedules
 from xstage_bench.model.node.entry import NodeEntry, calibrate_node, model_of
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import uniform
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.model.node.synthetic import shorter, synthesize
 from xstage_bench.schedule.bursts import Schedule
 
 SMS = np.arange(36)
@@ -85,6 +84,14 @@ def test_rows_that_are_not_valid_do_not_count(samples: pd.DataFrame) -> None:
         [samples, samples.assign(status="throttled", issue_mean_cycles=1e9), samples.assign(kind="warmup", issue_mean_cycles=1e9)]
     )
     assert measured(spoiled, 0, 1, None).issue_cycles == pytest.approx(measured(samples, 0, 1, None).issue_cycles)
+
+
+def test_a_schedule_of_two_probes_counts_as_the_last_one_s(samples: pd.DataFrame) -> None:
+    key = samples.loc[samples["probe"] == "isolated", "schedule"].iloc[0]
+    both = pd.concat([samples, samples[samples["schedule"] == key].assign(probe="issue")], ignore_index=True)
+    found = measured(both, 0, 1, None)
+    assert found.probes[found.keys.index(key)] == "issue"
+    assert measured(samples, 0, 1, None).probes[found.keys.index(key)] == "isolated"
 
 
 def test_without_placement_the_map_is_called_a_guess(entry: NodeEntry) -> None:

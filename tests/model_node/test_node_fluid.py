@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.model.node.fluid import FREE, TIMED, Rows, level_of, solve
+from xstage_bench.model.node.fluid import FREE, TIMED, FluidColumns, level_of, solve
 
 L, F, Q, CREDIT = 100.0, 25.0, 10_000.0, 400.0
 
@@ -19,14 +19,14 @@ def _rows(
     period: float = 0.0,
     free: float = 100.0,
     buffer: float = 0.0,
-) -> Rows:
+) -> FluidColumns:
     n = len(load)
     m = np.array(members)[:, None]
 
     def one(x: float) -> np.ndarray:
         return np.array([x])
 
-    return Rows(
+    return FluidColumns(
         members=m,
         weight=np.ones_like(m),
         multiple=np.ones_like(m),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xstage_bench.errors import DataError
-from xstage_bench.model.node.data import Measured
+from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.issue import QUEUE_WARPS, IssueLaw, by_warps, free_cycles
 from xstage_bench.model.node.issue_fit import FREE_BYTES, fit_issue
 from xstage_bench.model.node.issue_table import IssueTable, table_cycles
@@ -22,13 +22,13 @@ WARPS = tuple(range(1, 17))
 PACE, PORT, TURN = 19.75, 16.5, 4
 
 
-def made(flavour: str, bursts: Sequence[tuple[int, int, int]], cost: Cost, processes: Sequence[float] = (1.0,)) -> Measured:
+def made(flavour: str, bursts: Sequence[tuple[int, int, int]], cost: Cost, processes: Sequence[float] = (1.0,)) -> MeasuredSchedules:
     """Isolated bursts (K, W, operations of each warp) and what they cost, in processes that measure so many times that."""
     size = FLAVOURS[flavour].warp_store_bytes
     schedules = tuple(Schedule((Burst(n * w * size),), k, w, flavour=flavour) for k, w, n in bursts)
     issue = np.array([cost[b] for b in bursts])
     count = len(bursts)
-    return Measured(
+    return MeasuredSchedules(
         keys=tuple(s.key() for s in schedules),
         schedules=schedules,
         probes=("flavour_issue",) * count,

@@ -6,21 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from node_worlds import PLACE, TRUTH, Noise, quick_schedules, shorter, synthesize
 
 from xstage_bench.model.node.calibrate import NodeFit, fit_measured, guess
-from xstage_bench.model.node.data import Measured
-from xstage_bench.model.node.design import quick_schedules
-from xstage_bench.model.node.intervals import LEVEL, REGIMES, Range, Spread, in_range, interval, learn_spread, regimes
+from xstage_bench.model.node.data import MeasuredSchedules
+from xstage_bench.model.node.intervals import LEVEL, REGIMES, BurstRange, ResidualQuantiles, in_range, interval, learn_spread, regimes
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
-from xstage_bench.model.node.synthetic import Noise, shorter, synthesize
 from xstage_bench.schedule.bursts import Burst, Schedule
 
-SIZES = (4, 8, 4, 8, 4, 8)
-ENDS = np.cumsum(SIZES)
-PLACE = Placement(tuple(tuple(range(int(e) - n, int(e))) for n, e in zip(SIZES, ENDS, strict=True)))
-TRUTH = NodeModel(19.0, 100.0, 25.6, 15_000.0, 13_000.0, 520.0, 50_000.0, 0.12, PLACE, 1980.0)
 SCHEDULES = shorter(quick_schedules(36, 0, 1, link_gb_per_s=100.0), 5)
 
 
@@ -32,9 +27,9 @@ SCHEDULES = shorter(quick_schedules(36, 0, 1, link_gb_per_s=100.0), 5)
     ],
 )  # fmt: skip
 def test_a_burst_is_in_range_from_the_least_to_the_most_calibrated(producers: int, warps: int, size: int, inside: bool) -> None:
-    spread = Spread((-0.1,) * len(REGIMES), (0.1,) * len(REGIMES), Range((8, 24), (1, 4), (512, 65_536)))
+    spread = ResidualQuantiles((-0.1,) * len(REGIMES), (0.1,) * len(REGIMES), BurstRange((8, 24), (1, 4), (512, 65_536)))
     assert in_range(spread, TRUTH, *(np.array([float(x)]) for x in (producers, warps, size))).tolist() == [inside]
-    more = replace(spread, calibrated=Range((8, 99), (1, 4), (512, 65_536)))
+    more = replace(spread, calibrated=BurstRange((8, 99), (1, 4), (512, 65_536)))
     assert in_range(more, TRUTH, np.array([36.0, 37.0]), np.full(2, 2.0), np.full(2, 4096.0)).tolist() == [True, False], (
         "SMs that there are"
     )
@@ -73,7 +68,7 @@ def test_processes_that_differ_widen_the_intervals_of_what_they_share() -> None:
         assert one.low < getattr(TRUTH, name) < one.high
 
 
-def carried(seed: int, noise: Noise) -> Measured:
+def carried(seed: int, noise: Noise) -> MeasuredSchedules:
     """Trains of unlike bursts that stall and leave something behind, as a hold-out has them."""
     rng = np.random.default_rng(seed)
     sizes, gaps = rng.integers(20, 60, (60, 8)) * 1024, rng.integers(0, 24_000, (60, 8))

@@ -14,7 +14,7 @@ from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model
-    from xstage_bench.model.predict import PredictedSchedule
+    from xstage_bench.model.prediction import PredictedSchedule
     from xstage_bench.model.tasks.predict import TaskPrediction
     from xstage_bench.schedule.bursts import Schedule
 

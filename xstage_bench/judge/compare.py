@@ -19,7 +19,7 @@ from xstage_bench.io.assets import asset_dir
 from xstage_bench.judge.compare_errors import SCORES, changes, same_schedules, score_of
 from xstage_bench.machine.gpus import Default, borrowed
 from xstage_bench.model.document import BurstGap, Model, PairModel, Validation, digest, load_validation
-from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.estimate import Estimate, t_quantile
 from xstage_bench.model.headline import free_entry, headline_entry
 from xstage_bench.model.holdout import Errors
 from xstage_bench.model.resample import MIN_PROCESSES
@@ -331,8 +331,6 @@ def change_of(a: BurstGap, b: BurstGap, parameter: ComparedNumber, count: float,
     Welch's interval on logarithms: each side's variance has (processes - 1) degrees of freedom; `apart`, the relative standard deviation of
     either side beyond its processes, is taken as known.
     """
-    from scipy.special import stdtrit
-
     old, new = parameter.of(a), parameter.of(b)
     assert old.value and new.value and old.standard_error is not None and new.standard_error is not None  # noqa: PT018
     variances = [(e.standard_error / e.value) ** 2 for e in (old, new) if e.standard_error is not None and e.value]
@@ -341,6 +339,6 @@ def change_of(a: BurstGap, b: BurstGap, parameter: ComparedNumber, count: float,
     known = 2 * apart**2
     spread = sum(v**2 / f for v, f in zip(variances, freedom, strict=True))
     degrees = (own + known) ** 2 / spread if spread > 0 else math.inf
-    half = float(stdtrit(min(degrees, 1e9), 1 - FALSE_ALARMS / (2 * count))) * math.sqrt(own + known)
+    half = t_quantile(degrees, 1 - FALSE_ALARMS / count) * math.sqrt(own + known)
     middle = math.log(new.value / old.value)
     return math.expm1(middle), math.expm1(middle - half), math.expm1(middle + half)

@@ -18,6 +18,7 @@ from xstage_bench.errors import PairError
 from xstage_bench.io.json_file import read_json
 from xstage_bench.measure.rounds import Work, name_of
 from xstage_bench.measure.survey import take
+from xstage_bench.model.estimate import t_half_width
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Device, Execution, Node
 from xstage_bench.schedule.flavour import FLAVOURS
@@ -164,15 +165,13 @@ def summarise(pair: str, what: str, each: Sequence[Sequence[float]], line_rate: 
     line_rate : float or None
         GB/s.
     """
-    from scipy.stats import t as student
-
     kind = what if what in METHODS else "stores"
     medians = np.array([np.median(rates) for rates in each if len(rates)])
     if not medians.size:
         missing = {"gb_per_s": None, "half_width": None, "share_of_line": None}
         return CopyRate(pair=pair, what=what, kind=kind, n=0, reason="no valid samples", **missing)
     mean = float(medians.mean())
-    reach = float(student.ppf(0.975, medians.size - 1) * medians.std(ddof=1) / medians.size**0.5) if medians.size > 1 else None
+    reach = t_half_width(medians)
     return CopyRate(
         pair=pair,
         what=what,

@@ -11,7 +11,8 @@ from typing import overload
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.advise.job import Job, JobAdvice, advise_job
 from xstage_bench.model.document import Model
-from xstage_bench.model.predict import PredictedSchedule, predict_schedules
+from xstage_bench.model.predict import predict_schedules
+from xstage_bench.model.prediction import PredictedSchedule
 from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.stage import Stage, stage_at
 from xstage_bench.model.tasks.predict import TaskPrediction, predict_tasks, predict_tasks_all

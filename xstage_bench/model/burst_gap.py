@@ -13,9 +13,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-FloatArray = NDArray[np.float64]
+from xstage_bench.errors import UsageError
+from xstage_bench.model.arrays import BoolArray, FloatArray
+
+#: A burst is called stalled when it takes longer than this many times its T0.
+STALLED = 1.1
+
+
+def asked_clock(own_mhz: float, asked_mhz: float | None) -> float:
+    """Return the SM clock that is asked for, by default the model's own; UsageError when it is not positive."""
+    clock = own_mhz if asked_mhz is None else float(asked_mhz)
+    if not (np.isfinite(clock) and clock > 0):
+        raise UsageError(f"sm_clock_mhz is {asked_mhz}, must be positive", f"the model's own is {own_mhz:g}")
+    return clock
 
 
 def cycles_to_ns(cycles: ArrayLike, sm_clock_mhz: ArrayLike) -> FloatArray:
@@ -101,7 +113,7 @@ def peak_backlog_bytes(t0_ns: ArrayLike, volume_bytes: ArrayLike, drain_gb_per_s
 
 def is_free_of_backpressure(
     t0_ns: ArrayLike, volume_bytes: ArrayLike, drain_gb_per_s: ArrayLike, capacity_bytes: ArrayLike, gap_ns: ArrayLike
-) -> NDArray[np.bool_]:
+) -> BoolArray:
     """Whether periodic bursts never stall: V/(T0+G) <= R and [V - R*T0]+ <= Q.
 
     Notes

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
 from xstage_bench.model import cells as samples_in
 from xstage_bench.model import drain
+from xstage_bench.model.arrays import IntArray
 from xstage_bench.model.cell_fit import CellFit, fit_cell
 from xstage_bench.model.document import SCHEMA_VERSION, CalibratedRange, Model, PairModel
 from xstage_bench.model.entry import entry, missing_entry, recipe
@@ -25,8 +25,6 @@ from xstage_bench.model.timer import timer_facts
 
 if TYPE_CHECKING:
     import pandas as pd
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def calibrate(samples: pd.DataFrame, *, backend: str, gpu: str, sm_clock_mhz: fl
     )
 
 
-def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.Group, setting: _Setting) -> PairModel:
+def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.PairGroup, setting: _Setting) -> PairModel:
     wanted = samples_in.rows_of(asked, group)
     rows = samples_in.rows_of(valid, group)
     seed = [setting.seed, group.source, group.destination % 65536]  # host memory is -1

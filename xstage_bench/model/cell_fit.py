@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.cells import Cell
 from xstage_bench.model.knee import BASE, FREE, KNEE, MAKESPAN, KneeFit, fit_knee, fit_knee_free, law, refit
 from xstage_bench.model.resample import Resampled, combine, resample_medians
 from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
-FloatArray = NDArray[np.float64]
 #: Fewer sizes than these cannot show a knee, or not even a line.
 _MIN_SIZES_KNEE = 5
 #: Two unrolled groups of the instrument, per producer.

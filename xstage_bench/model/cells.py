@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: The probe of tiny bursts behind a full stage, scored on its own: among the others they would be too few to show.
 TINY = "holdout_tiny"
 #: Probes whose schedules no fit may see: families of hold-outs. The first of a pair that is not `TINY` makes its headline scores.
@@ -28,7 +26,7 @@ _PER_BURST = ("burst", "bursts", "bytes", "gap_cycles", "start_ns", "process", "
 _MEASURED = ("issue_mean_cycles", "issue_max_cycles", "gap_mean_cycles", "start_mean_ns")
 
 
-class Group(NamedTuple):
+class PairGroup(NamedTuple):
     """What one `PairModel` is about."""
 
     source: int
@@ -83,13 +81,13 @@ def valid_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return valid
 
 
-def groups(rows: pd.DataFrame) -> list[Group]:
+def groups(rows: pd.DataFrame) -> list[PairGroup]:
     """Return the pairs, flavours and layouts in the rows, in order."""
     found = rows[["source", "destination", "flavour", "layout"]].drop_duplicates()
-    return sorted(Group(int(s), int(d), str(f), str(y)) for s, d, f, y in found.itertuples(index=False))
+    return sorted(PairGroup(int(s), int(d), str(f), str(y)) for s, d, f, y in found.itertuples(index=False))
 
 
-def rows_of(rows: pd.DataFrame, group: Group) -> pd.DataFrame:
+def rows_of(rows: pd.DataFrame, group: PairGroup) -> pd.DataFrame:
     """Rows of one group."""
     same = (rows["source"] == group.source) & (rows["destination"] == group.destination)
     return rows[same & (rows["flavour"] == group.flavour) & (rows["layout"] == group.layout)]

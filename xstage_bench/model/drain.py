@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.cells import by_repetition, grid
 from xstage_bench.model.document import DrainRate, Plateau
 from xstage_bench.model.estimate import Estimate
@@ -17,8 +17,6 @@ from xstage_bench.model.resample import Resampled, estimate, resample_medians
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: A zero-gap periodic burst counts as saturated when it takes this many times its free issue time.
 _SATURATED = 1.5
 

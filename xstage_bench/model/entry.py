@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
@@ -117,7 +116,7 @@ def entry(cell: CellFit, flavour: str, rates: Rates, slowest_slope: float | None
         t0_cycles=of_free(t0),
         drain_gb_per_s=of(rate, no_rate, statistic=statistic, reason=note),
         capacity_bytes=whole,
-        capacity_bytes_per_producer=_scaled(whole, 1 / cell.producers),
+        capacity_bytes_per_producer=whole.scaled(1 / cell.producers),
         issue_base_cycles=of_free(base, BASE),
         issue_cycles_per_warp_store=of_free(free, FREE),
         stalled_cycles_per_warp_store=of(combine(np.add, free, cell.parameter(EXCESS)) if saturated else None, no_knee, EXCESS),
@@ -188,10 +187,3 @@ def _at_bound(value: float, statistic: str) -> Estimate:
         statistic=statistic,
         reason="the fit ended on the bound of this number, so it has no interval",
     )
-
-
-def _scaled(e: Estimate, factor: float) -> Estimate:
-    def times(x: float | None) -> float | None:
-        return None if x is None else x * factor
-
-    return dataclasses.replace(e, value=times(e.value), standard_error=times(e.standard_error), low=times(e.low), high=times(e.high))

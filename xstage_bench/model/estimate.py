@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
+
+from xstage_bench.model.arrays import FloatArray, IntArray
 
 EstimateStatus = Literal["ok", "not_identified", "at_bound"]
 
@@ -41,8 +43,41 @@ class Estimate:
         """Return the estimate of a number that the data does not determine."""
         return cls(value=None, standard_error=None, low=None, high=None, status="not_identified", statistic=statistic, reason=reason)
 
+    def scaled(self, factor: float) -> Estimate:
+        """Return the estimate of a multiple of the number."""
+        value, error, low, high = (None if x is None else x * factor for x in (self.value, self.standard_error, self.low, self.high))
+        return replace(self, value=value, standard_error=error, low=low, high=high)
 
-def over_processes(values: NDArray[np.float64], process: NDArray[np.int64], statistic: str, level: float = 0.95) -> Estimate:
+
+def t_quantile(freedom: float, level: float = 0.95) -> float:
+    """Return how many standard errors a two-sided t interval of this level reaches to either side."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(min(freedom, 1e9), (1 + level) / 2))
+
+
+def t_half_width(values: FloatArray, level: float = 0.95) -> float | None:
+    """Return half the width of the t interval of the mean of `values`; None of fewer than two."""
+    return t_quantile(values.size - 1, level) * _standard_error(values) if values.size > 1 else None
+
+
+def _standard_error(values: FloatArray) -> float:
+    return float(values.std(ddof=1) / np.sqrt(values.size))
+
+
+def with_spread(
+    value: float, of_each: ArrayLike, statistic: str, *, level: float = 0.95, alone: str = "one process only", reason: str | None = None
+) -> Estimate:
+    """Return a number with the t interval of the spread of `of_each`, one for each process; `alone` says why there is none from one."""
+    each = np.asarray(of_each, dtype=np.float64)
+    half = t_half_width(each, level)
+    if half is None:
+        return Estimate(value=value, standard_error=None, low=None, high=None, level=level, statistic=statistic, reason=alone)
+    low, high, error = value - half, value + half, _standard_error(each)
+    return Estimate(value=value, standard_error=error, low=low, high=high, level=level, statistic=statistic, reason=reason)
+
+
+def over_processes(values: FloatArray, process: IntArray, statistic: str, level: float = 0.95) -> Estimate:
     """Mean over processes of their medians, with a t interval; with one process over its repetitions, and it says so.
 
     Parameters
@@ -54,21 +89,12 @@ def over_processes(values: NDArray[np.float64], process: NDArray[np.int64], stat
     statistic : str
     level : float
     """
-    from scipy import stats
-
     finite = np.isfinite(values)
     if not finite.any():
         return Estimate.missing("not measured", statistic)
     values, process = values[finite], process[finite]
-    medians = np.array([np.median(values[process == p]) for p in np.unique(process)])
+    each = np.array([np.median(values[process == p]) for p in np.unique(process)])
     reason = None
-    if medians.size < 2:
-        reason, medians = "one process: the spread between processes is left out", values
-    value = float(medians.mean())
-    if medians.size < 2:
-        return Estimate(value=value, standard_error=None, low=None, high=None, level=level, statistic=statistic, reason="one repetition")
-    error = float(medians.std(ddof=1) / np.sqrt(medians.size))
-    reach = float(stats.t.ppf((1 + level) / 2, medians.size - 1)) * error
-    return Estimate(
-        value=value, standard_error=error, low=value - reach, high=value + reach, level=level, statistic=statistic, reason=reason
-    )
+    if each.size < 2:
+        reason, each = "one process: the spread between processes is left out", values
+    return with_spread(float(each.mean()), each, statistic, level=level, alone="one repetition", reason=reason)

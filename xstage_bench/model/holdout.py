@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.model.cells import Group, valid_rows
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
+from xstage_bench.model.cells import PairGroup, valid_rows
 from xstage_bench.model.document import NoiseFloor
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 #: What is scored, by the names of `ModelScore` and its parts.
 SCORES = ("median_error", "p95_error", "regime_balanced_accuracy", "interval_coverage_90")
 RESAMPLES = 200
@@ -109,14 +106,14 @@ def standard_errors(errors: Errors) -> dict[str, float]:
     return {name: float(values.std(ddof=1)) for name, values in drawn.items() if np.isfinite(values).all()}
 
 
-def noise_floor(rows: pd.DataFrame, group: Group, family: str) -> NoiseFloor:
+def noise_floor(rows: pd.DataFrame, group: PairGroup, family: str) -> NoiseFloor:
     """Predict each process by the others: what remains is noise of the measurement and of fresh processes.
 
     Parameters
     ----------
     rows : DataFrame
         Held-out rows of one pair and flavour.
-    group : Group
+    group : PairGroup
     family : str
         The probe they are of.
     """

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.burst_gap import knee_bytes
 from xstage_bench.model.document import BurstGap, DrainRate, PairModel
 from xstage_bench.schedule.bursts import WARP_STORE_BYTES
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from xstage_bench.model.arrays import BoolArray, FloatArray
+
 NAMES = ("base", "free", "excess", "knee", "offset", "makespan")
 BASE, FREE, EXCESS, KNEE, OFFSET, MAKESPAN = range(6)
 
@@ -56,7 +56,7 @@ class KneeFit:
 
     theta: FloatArray
     saturated: bool
-    makespan_sizes: NDArray[np.bool_]
+    makespan_sizes: BoolArray
     at_bound: tuple[str, ...] = ()
 
 
@@ -218,7 +218,7 @@ def _is_saturated(theta: FloatArray, stores: FloatArray) -> bool:
     return bool(free + excess >= _MIN_RATIO * free and stalled >= _MIN_STALL * unstalled and past >= _MIN_SIZES_PAST)
 
 
-def _makespan_sizes(stores: FloatArray, knee: float) -> NDArray[np.bool_]:
+def _makespan_sizes(stores: FloatArray, knee: float) -> BoolArray:
     saturated = stores >= _PAST_KNEE * knee
     upper = saturated & (stores >= stores[-1] / _MAKESPAN_SPAN)
     for chosen in (upper, saturated):
@@ -227,17 +227,17 @@ def _makespan_sizes(stores: FloatArray, knee: float) -> NDArray[np.bool_]:
     return np.zeros(stores.size, dtype=bool)
 
 
-def _active(saturated: bool, past: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _active(saturated: bool, past: BoolArray) -> BoolArray:
     return np.array([True, True, saturated, saturated, bool(past.any()), bool(past.any())])
 
 
-def _full(free: FloatArray, active: NDArray[np.bool_]) -> FloatArray:
+def _full(free: FloatArray, active: BoolArray) -> FloatArray:
     theta = np.zeros(6)
     theta[active] = free
     return theta
 
 
-def _residuals(theta: FloatArray, stores: FloatArray, mean: FloatArray, longest: FloatArray, past: NDArray[np.bool_]) -> FloatArray:
+def _residuals(theta: FloatArray, stores: FloatArray, mean: FloatArray, longest: FloatArray, past: BoolArray) -> FloatArray:
     """Relative residuals, shape (batch, sizes + makespan sizes)."""
     base, free, excess, knee, offset, makespan = (theta[:, i : i + 1] for i in range(6))
     first = (base + free * stores + excess * np.maximum(0.0, stores - knee)) / mean - 1
@@ -245,7 +245,7 @@ def _residuals(theta: FloatArray, stores: FloatArray, mean: FloatArray, longest:
     return np.concatenate([first, second], axis=1)
 
 
-def _jacobian(theta: FloatArray, stores: FloatArray, mean: FloatArray, longest: FloatArray, past: NDArray[np.bool_]) -> FloatArray:
+def _jacobian(theta: FloatArray, stores: FloatArray, mean: FloatArray, longest: FloatArray, past: BoolArray) -> FloatArray:
     """Derivatives of `_residuals`, shape (batch, sizes + makespan sizes, 6)."""
     excess, knee = theta[:, EXCESS : EXCESS + 1], theta[:, KNEE : KNEE + 1]
     sizes = stores.size

@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.model.burst_gap import is_free_of_backpressure, ns_to_cycles, periodic_issue_ns
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
+from xstage_bench.model.burst_gap import STALLED, is_free_of_backpressure, ns_to_cycles, periodic_issue_ns
 from xstage_bench.model.cells import cells
 from xstage_bench.model.document import BurstGap, IsolatedLaw, PairModel, PeriodicLaw, TimedStall
 from xstage_bench.model.interpolate import law_at
 from xstage_bench.model.knee import law
 from xstage_bench.model.periodic import steady
-from xstage_bench.model.predict import STALLED
 from xstage_bench.model.resample import typical
 from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
 #: Timed schedules are judged with a period in this range of V/R, and further than this from V/R itself.
 PERIODS = (0.67, 1.5)
 NOT_ON_THE_BOUNDARY = 0.05
@@ -122,14 +120,14 @@ def timed_stalls(model: PairModel, rows: pd.DataFrame, sm_clock_mhz: float) -> l
     return [_timed(model.pair, k, np.array(v, dtype=bool).reshape(-1, 2)) for k, v in found]
 
 
-def balanced_accuracy(measured: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> float | None:
+def balanced_accuracy(measured: BoolArray, predicted: BoolArray) -> float | None:
     """Mean of the shares of true and of false ones predicted right; None when one kind is absent."""
     if measured.all() or not measured.any():
         return None
     return float((predicted[measured].mean() + (~predicted[~measured]).mean()) / 2)
 
 
-def _timed(pair: str, producers: int | None, found: NDArray[np.bool_]) -> TimedStall:
+def _timed(pair: str, producers: int | None, found: BoolArray) -> TimedStall:
     measured, predicted = found[:, 0], found[:, 1]
     return TimedStall(
         pair=pair,
@@ -155,7 +153,7 @@ def _unstalled(model: PairModel, rows: pd.DataFrame) -> dict[tuple[int, int, int
     return out
 
 
-def _processes(rows: pd.DataFrame) -> NDArray[np.int64]:
+def _processes(rows: pd.DataFrame) -> IntArray:
     return np.unique(rows["process"].to_numpy(dtype=np.int64))
 
 

@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import BoolArray
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.cells import asked_rows, groups
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.node.entry import NodeBasis, NodeEntry, calibrate_node, model_of
@@ -17,12 +18,11 @@ from xstage_bench.model.node.intervals import in_range, interval
 from xstage_bench.model.node.issue import BORROWED
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
+from xstage_bench.model.prediction import PredictedSchedule, judged_range, total_ns
 from xstage_bench.schedule.bursts import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from xstage_bench.model.predict import PredictedSchedule
 
 #: Schedules in the fit of one pair. With many pairs fewer: forty well-spread ones suffice (docs/node-model.md), and 56 fits must not
 #: take an hour.
@@ -117,8 +117,6 @@ def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz
     UsageError
         A schedule asks for SMs that the measured map lacks.
     """
-    from xstage_bench.model.predict import STALLED, PredictedSchedule, judged_range, total_ns
-
     entry = entry_of(pair)
     if entry is None or entry.spread is None:
         return None
@@ -130,7 +128,7 @@ def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz
     for i, s in enumerate(schedules):
         at = slice(int(found.first[i]), int(found.first[i + 1]))
         size = np.array([b.bytes for b in s.bursts], dtype=np.float64)
-        seen: NDArray[np.bool_] = in_range(
+        seen: BoolArray = in_range(
             entry.spread, model, np.full(size.size, float(s.producer_count)), np.full(size.size, float(s.warps)), size
         )
         inside, notes = judged_range(s, seen)

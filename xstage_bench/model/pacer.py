@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from xstage_bench.machine.gpus import Default
-from xstage_bench.model.predict import STALLED
+from xstage_bench.model.arrays import BoolArray, FloatArray
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.stage import Stage
 
-FloatArray = NDArray[np.float64]
 #: Times T0, and these cycles of barriers and questions: from there on `Pacer.settle` takes a burst for a stalled one.
 STALL_SEEN, OVERHEAD_CYCLES = 1.3, 400.0
 #: Of Q, what a burst that did not stall leaves at most.
@@ -54,12 +54,12 @@ class Pacer:
         issued = STALLED * s.free_cycles(burst_bytes) * s.stalled_gb_per_s * 1e3 / s.sm_clock_mhz
         return ((s.stalled_capacity_bytes or 0.0) + issued - burst_bytes * s.producers) / s.bytes_per_cycle
 
-    def would_stall(self, burst_bytes: float, now: ArrayLike) -> NDArray[np.bool_]:
+    def would_stall(self, burst_bytes: float, now: ArrayLike) -> BoolArray:
         """Answer for each producer."""
         room = self.room_cycles(burst_bytes)
         return np.asarray((room < 0) | (self._drained_at - np.asarray(now) > room))
 
-    def better_later(self, burst_bytes: float, now: ArrayLike) -> NDArray[np.bool_]:
+    def better_later(self, burst_bytes: float, now: ArrayLike) -> BoolArray:
         """Whether the burst would stall less if it came later: one that never fits stalls least on a drained stage."""
         return np.asarray(self._drained_at - np.asarray(now) > max(self.room_cycles(burst_bytes), 0.0))
 
@@ -79,7 +79,7 @@ class Pacer:
 
 def answers(
     stage: Stage, sizes: Sequence[int], start_cycles: FloatArray, end_cycles: FloatArray, *, settle: bool = True, isolated: bool = False
-) -> NDArray[np.bool_]:
+) -> BoolArray:
     """Return what a pacer would have said before each burst of a recorded execution.
 
     Parameters

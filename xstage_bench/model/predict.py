@@ -3,105 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.model.document import HoldoutStatus, Model, PairModel
+from xstage_bench.model.arrays import FloatArray
+from xstage_bench.model.burst_gap import STALLED, asked_clock
+from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.interpolate import Law, law_at
+from xstage_bench.model.node_pair import predict_by_node
+from xstage_bench.model.prediction import Form, PredictedSchedule, judged_range, total_ns
 from xstage_bench.schedule.bursts import Schedule
-
-FloatArray = NDArray[np.float64]
-Form = Literal["node", "burst_gap"]
-#: A burst is called stalled when it takes longer than this many times its T0.
-STALLED = 1.1
-#: Why a burst is not `in_calibrated_range`.
-EXTRAPOLATED = "producers, warps or bytes of a burst lie outside what the fit has seen: extrapolated"
-APART = "warps_meet is false, and the models assume that an SM's warps meet between bursts: those after the first are outside of them"
-_COLUMNS = (
-    "t0_cycles",
-    "issue_cycles",
-    "issue_max_cycles",
-    "issue_low_cycles",
-    "issue_high_cycles",
-    "stall_cycles",
-    "backlog_bytes",
-    "start_ns",
-    "end_ns",
-    "visible_ns",
-    "in_calibrated_range",
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PredictedSchedule:
-    """Prediction per burst; all arrays have shape (bursts,).
-
-    Parameters
-    ----------
-    pair : str
-        The pair whose model was used.
-    model : {'node', 'burst_gap'}
-        Which model predicted.
-    sm_clock_mhz : float
-        At which cycles were converted.
-    t0_cycles : ndarray of float
-        Issue time without backpressure.
-    issue_cycles : ndarray of float
-        Predicted mean over producers.
-    issue_max_cycles : ndarray of float
-        The slowest producer; the Burst-Gap law has all producers alike.
-    issue_low_cycles, issue_high_cycles : ndarray of float
-        90 % prediction interval. Of ``burst_gap`` by the law's own error on isolated bursts, without backlog and stagger; of ``node`` by
-        the residuals of unseen schedules in the burst's regime.
-    stall_cycles : ndarray of float
-        issue - T0.
-    backlog_bytes : ndarray of float
-        Issued and not yet drained when the burst's issue ends, all producers together.
-    start_ns, end_ns : ndarray of float
-        Start and end of issue, mean over producers, after the schedule's time zero; of isolated bursts, after each burst's own start.
-    visible_ns : ndarray of float
-        When the last byte of the burst has drained, likewise.
-    regime : tuple of str
-        ``free`` or ``stalled`` (more than 1.1 T0).
-    in_calibrated_range : ndarray of bool
-        K, W and bytes lie within what the fit has seen, and the burst does not follow another one of warps that do not meet.
-    total_ns : float
-        Time until the last burst has been issued.
-    notes : tuple of str
-        Which of these it is where one is false.
-    holdout : {'pass', 'fail', 'undetermined', 'not_judged'}
-        How the pair's model did on the hold-out of its own run; after ``fail`` its numbers must not be used.
-    """
-
-    pair: str
-    model: Form
-    sm_clock_mhz: float
-    t0_cycles: FloatArray
-    issue_cycles: FloatArray
-    issue_max_cycles: FloatArray
-    issue_low_cycles: FloatArray
-    issue_high_cycles: FloatArray
-    stall_cycles: FloatArray
-    backlog_bytes: FloatArray
-    start_ns: FloatArray
-    end_ns: FloatArray
-    visible_ns: FloatArray
-    regime: tuple[str, ...]
-    in_calibrated_range: NDArray[np.bool_]
-    total_ns: float
-    notes: tuple[str, ...] = ()
-    holdout: HoldoutStatus = "not_judged"
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one dict of plain numbers per burst, ready for JSON or a table."""
-        columns: dict[str, list[Any]] = {name: getattr(self, name).tolist() for name in _COLUMNS}
-        return [
-            {"burst": i, **{name: column[i] for name, column in columns.items()}, "regime": regime} for i, regime in enumerate(self.regime)
-        ]
 
 
 def predict(
@@ -148,8 +61,6 @@ def predict_all(
     model: Model, schedules: Sequence[Schedule], pair: str | None = None, sm_clock_mhz: float | None = None, form: Form | None = None
 ) -> list[PredictedSchedule]:
     """Predict many schedules; much faster than one by one. See `predict`."""
-    from xstage_bench.model.node_pair import predict_by_node
-
     out: dict[int, PredictedSchedule] = {}
     by_pair: dict[str, tuple[PairModel, list[int]]] = {}
     for i, schedule in enumerate(schedules):
@@ -169,9 +80,7 @@ def predict_all(
 
 
 def _burst_gap(model: Model, found: PairModel, schedule: Schedule, sm_clock_mhz: float | None) -> PredictedSchedule:
-    clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
-    if not (np.isfinite(clock) and clock > 0):
-        raise UsageError(f"sm_clock_mhz is {sm_clock_mhz}, must be positive", f"the model's own is {model.sm_clock_mhz:g}")
+    clock = asked_clock(model.sm_clock_mhz, sm_clock_mhz)
     law = law_at(found, schedule.producer_count, schedule.warps, model.sm_clock_mhz)
     t0_cycles = free_cycles(law, schedule)
     volume = np.array([b.bytes for b in schedule.bursts], dtype=np.float64) * schedule.producer_count
@@ -213,21 +122,6 @@ def _burst_gap(model: Model, found: PairModel, schedule: Schedule, sm_clock_mhz:
     )
 
 
-def judged_range(schedule: Schedule, seen: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
-    """Return which bursts lie within what a model was judged on, and a note for each reason why others do not.
-
-    Parameters
-    ----------
-    schedule : Schedule
-    seen : ndarray of bool, shape (bursts,)
-        K, W and bytes lie within what the fit has seen.
-    """
-    follows = np.arange(seen.size) > 0
-    notes = [] if seen.all() else [EXTRAPOLATED]
-    notes += [] if schedule.warps_meet or not follows.any() else [APART]
-    return (seen if schedule.warps_meet else seen & ~follows), tuple(notes)
-
-
 def pair_model(model: Model, schedule: Schedule, pair: str | None = None) -> PairModel:
     """Return the model of a schedule's pair, flavour and layout; UsageError names what there is."""
     wanted = f"{schedule.source}>{schedule.destination}" if pair is None else pair
@@ -267,11 +161,6 @@ def time_line(schedule: Schedule, sm_clock_mhz: float, issue_ns: Callable[[int, 
             start[i] = max(float(burst.start_ns), end[i - 1] if i else 0.0)
         end[i] = start[i] + issue_ns(i, float(start[i]), float(start[i - 1]) if i else 0.0)
     return start, end
-
-
-def total_ns(schedule: Schedule, start_ns: FloatArray, end_ns: FloatArray) -> float:
-    """Time until the last burst has been issued; isolated bursts have no common time line, so theirs is the sum."""
-    return float((end_ns - start_ns).sum() if schedule.start == "isolated" else end_ns[-1])
 
 
 def _within(value: int, ends: tuple[int, int] | None) -> bool:

@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.model.estimate import Estimate
+from xstage_bench.model.arrays import FloatArray
+from xstage_bench.model.estimate import Estimate, with_spread
 from xstage_bench.schedule.completion import DEFAULT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
 #: Probes whose bursts end in a completion that is to be priced.
 PROBES = ("fences", "bulk_fences")
 STATISTIC = "drain_mean"
-LEVEL = 0.95
 _MIN_SIZES = 4
 #: The largest backlog must cost this much more than the empty completion for the cost to count as growing with it.
 _GROWTH = 1.3
@@ -156,7 +154,7 @@ def _law(completion: str, producers: int, warps: int, volume: FloatArray, costs:
         flat = [float(np.median(c)) for c in costs]
         error = np.abs(np.median(centre) - centre) / centre
         none = Estimate.missing(why, STATISTIC)
-        level = _estimate(float(np.median(centre)), flat)
+        level = with_spread(float(np.median(centre)), flat, STATISTIC)
         return ReleaseLaw(
             **head,  # type: ignore[arg-type]
             empty_cycles=level,
@@ -177,26 +175,14 @@ def _law(completion: str, producers: int, warps: int, volume: FloatArray, costs:
     last = volume[-1:]
     return ReleaseLaw(
         **head,  # type: ignore[arg-type]
-        empty_cycles=_estimate(whole.empty, [f.empty for f in fits]),
-        drain_gb_per_s=_positive(_estimate(rate(whole), [rate(f) for f in fits])),
-        held_bytes=_positive(_estimate(whole.held, [f.held for f in fits])),
-        saturated_cycles=_estimate(float(whole.at(last)[0]), [float(f.at(last)[0]) for f in fits]),
+        empty_cycles=with_spread(whole.empty, [f.empty for f in fits], STATISTIC),
+        drain_gb_per_s=_positive(with_spread(rate(whole), [rate(f) for f in fits], STATISTIC)),
+        held_bytes=_positive(with_spread(whole.held, [f.held for f in fits], STATISTIC)),
+        saturated_cycles=with_spread(float(whole.at(last)[0]), [float(f.at(last)[0]) for f in fits], STATISTIC),
         median_error=float(np.median(error)),
         largest_error=float(error.max()),
         **size,  # type: ignore[arg-type]
     )
-
-
-def _estimate(value: float, of_each: list[float]) -> Estimate:
-    """Value with the t interval of the spread between processes; no interval from fewer than two."""
-    from scipy.stats import t as student
-
-    n = len(of_each)
-    if n < 2:
-        return Estimate(value=value, standard_error=None, low=None, high=None, statistic=STATISTIC, reason="one process only")
-    error = float(np.std(of_each, ddof=1) / np.sqrt(n))
-    reach = float(student.ppf((1 + LEVEL) / 2, n - 1)) * error
-    return Estimate(value=value, standard_error=error, low=value - reach, high=value + reach, level=LEVEL, statistic=STATISTIC)
 
 
 def _positive(e: Estimate) -> Estimate:

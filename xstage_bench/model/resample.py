@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.model.estimate import Estimate, EstimateStatus
+from xstage_bench.model.arrays import FloatArray
+from xstage_bench.model.estimate import Estimate, EstimateStatus, t_quantile
 
-FloatArray = NDArray[np.float64]
 MIN_PROCESSES = 3
 #: Half the distance between these quantiles of a normal distribution is one standard deviation; rare failed refits do not move it.
 _ONE_SIGMA = (0.158655, 0.841345)
@@ -118,8 +117,6 @@ def estimate(
     Estimate
         Its interval is cut at zero, because all numbers fitted here are non-negative.
     """
-    from scipy.special import stdtrit
-
     if not np.isfinite(number.value):
         return Estimate.missing(reason or "the fit gave no finite number", statistic)
     apart = number.per_process[np.isfinite(number.per_process)]
@@ -131,10 +128,10 @@ def estimate(
         within = float((high - low) / 2 / np.sqrt(_MEDIAN_INFLATION))
     if processes >= MIN_PROCESSES:
         error = float(np.std(apart, ddof=1) / np.sqrt(processes))
-        half = max(float(stdtrit(processes - 1, 0.5 + level / 2)) * error, within)
+        half = max(t_quantile(processes - 1, level) * error, within)
     else:
         error = within
-        half = float(stdtrit(max(1, processes * (number.repetitions - 1)), 0.5 + level / 2)) * error
+        half = t_quantile(max(1, processes * (number.repetitions - 1)), level) * error
         note = f"{processes} process{'es' if processes != 1 else ''}: the interval leaves out the spread between processes"
         reason = note if reason is None else f"{reason}; {note}"
     return Estimate(

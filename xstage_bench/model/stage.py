@@ -11,10 +11,10 @@ from math import floor, inf, isfinite
 from typing import Literal
 
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.interpolate import law_at
-from xstage_bench.model.predict import STALLED
 from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.layouts import LAYOUTS
 
@@ -147,8 +147,8 @@ class Stage:
         return replace(
             self,
             producers=producers,
-            drain_gb_per_s=_scaled(self.drain_gb_per_s, rate),
-            capacity_bytes=_scaled(self.capacity_bytes, scale),
+            drain_gb_per_s=self.drain_gb_per_s.scaled(rate),
+            capacity_bytes=self.capacity_bytes.scaled(scale),
             rate_gb_per_s=_times(self.rate_gb_per_s, rate),
             stalled_gb_per_s=_times(self.stalled_gb_per_s, rate),
             stalled_capacity_bytes=_times(self.stalled_capacity_bytes, scale),
@@ -254,16 +254,11 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _scaled(e: Estimate, factor: float) -> Estimate:
-    error, low, high = (_times(v, factor) for v in (e.standard_error, e.low, e.high))
-    return replace(e, value=_times(e.value, factor), standard_error=error, low=low, high=high)
-
-
 def _at(estimate: Estimate, value: float | None, origin: str) -> Estimate:
     """Return the estimate with its interval around another value, as wide relative to it."""
     if not estimate.value or value is None or not isfinite(value):
         return estimate
-    return replace(_scaled(estimate, value / estimate.value), reason=origin)
+    return replace(estimate.scaled(value / estimate.value), reason=origin)
 
 
 def _apart(a: int, b: int) -> float:

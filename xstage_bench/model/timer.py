@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import IntArray
 from xstage_bench.model.cells import by_repetition
 from xstage_bench.model.document import TimerFacts
 from xstage_bench.model.estimate import Estimate
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MIN_DISTINCT = 3
 
 
-def timer_facts(rows: pd.DataFrame, processes: NDArray[np.int64], resamples: int, seed: int) -> TimerFacts | None:
+def timer_facts(rows: pd.DataFrame, processes: IntArray, resamples: int, seed: int) -> TimerFacts | None:
     """Cost of the clock reads, of a fence with nothing outstanding, and the tick of %globaltimer.
 
     Parameters

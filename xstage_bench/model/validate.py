@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.errors import DataError
 from xstage_bench.model import laws
-from xstage_bench.model.cells import HOLDOUT, TINY, asked_rows, check_columns, rows_of, valid_rows
-from xstage_bench.model.cells import Group as PairGroup
+from xstage_bench.model.arrays import BoolArray, FloatArray
+from xstage_bench.model.cells import HOLDOUT, TINY, PairGroup, asked_rows, check_columns, rows_of, valid_rows
 from xstage_bench.model.document import (
     SCHEMA_VERSION,
     IssueTimeError,
@@ -24,30 +24,31 @@ from xstage_bench.model.document import (
     digest,
 )
 from xstage_bench.model.holdout import Errors, noise_floor, standard_errors
-from xstage_bench.model.interpolate import Law, law_at
-from xstage_bench.model.predict import Form, free_cycles, predict_all, time_line, total_ns
+from xstage_bench.model.interpolate import law_at
+from xstage_bench.model.loggp import fit_loggp
+from xstage_bench.model.node.data import CALIBRATION_PROBES, measured
+from xstage_bench.model.predict import free_cycles, predict_all, time_line
+from xstage_bench.model.prediction import Form, total_ns
 from xstage_bench.schedule.bursts import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
 #: A held-out burst counts as stalled above this many times T0(n), which itself is up to 20 % off at sizes with a remainder of the loop.
 STALLED_ABOVE = 1.25
 _LEVEL = 0.9
-BASELINES: tuple[ModelName, ...] = ("bandwidth_only", "loggp")
 #: Bursts of at most so many warp-stores a warp are what the family `TINY` is about; the large ones before them only fill the stage.
 TINY_STORES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
+class _HeldOut:
     """A held-out schedule with medians over its valid executions; `keep` leaves out empty bursts."""
 
     schedule: Schedule
     issue_cycles: FloatArray
     total_ns: float
-    keep: NDArray[np.bool_]
+    keep: BoolArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,8 +72,8 @@ def validate(model: Model, samples: pd.DataFrame) -> Validation:
     Returns
     -------
     Validation
-        Models ``node`` where it was fitted, ``burst_gap``, ``bandwidth_only`` (V/R) and ``loggp`` (base + max(issue cost, V/R), no
-        capacity, no backlog) for each pair of the model that was measured. Null numbers have a reason.
+        Models ``node`` where it was fitted, ``burst_gap``, ``bandwidth_only`` (V/R) and ``loggp`` (fitted to the calibration probes of
+        these samples) for each pair of the model that was measured. Null numbers have a reason.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def validate(model: Model, samples: pd.DataFrame) -> Validation:
         out.isolated_law.extend(laws.isolated_laws(pair, rows))
         out.periodic_law.extend(laws.periodic_laws(pair, rows, model.sm_clock_mhz))
         out.timed_stall.extend(laws.timed_stalls(pair, rows, model.sm_clock_mhz))
-        _judge(out, model, pair, rows_of(heldout, group))
+        _judge(out, model, pair, rows_of(heldout, group), samples)
     if not heldout["probe"].ne(TINY).any():
         out.notes.append("the run has no held-out schedule: measure the probe holdout")
     return out
@@ -114,7 +115,7 @@ def holdout_errors(model: Model, pair: PairModel, samples: pd.DataFrame) -> Erro
     """
     mine = rows_of(samples[samples["probe"].isin(HOLDOUT) & (samples["kind"] == "measure")], group_of(pair))
     family = main_family(mine)
-    measured = [] if family is None or not _identified(pair) else _measured(mine[mine["probe"] == family])
+    measured = [] if family is None or not _identified(pair) else _held_out(mine[mine["probe"] == family])
     return _errors(measured, _predicted(_forms(pair)[0], model, pair, measured)) if measured else None
 
 
@@ -124,8 +125,8 @@ def main_family(rows: pd.DataFrame) -> str | None:
     return next((name for name in HOLDOUT if name != TINY and name in present), None)
 
 
-def _judge(out: Validation, model: Model, pair: PairModel, mine: pd.DataFrame) -> None:
-    """Add the scores of one pair."""
+def _judge(out: Validation, model: Model, pair: PairModel, mine: pd.DataFrame, samples: pd.DataFrame) -> None:
+    """Add the scores of one pair on its held-out rows; the rivals are fitted to other rows of `samples`."""
     if not len(mine):
         return
     if not _identified(pair):
@@ -134,25 +135,47 @@ def _judge(out: Validation, model: Model, pair: PairModel, mine: pd.DataFrame) -
     main = main_family(mine)
     for family in HOLDOUT:
         rows = mine[mine["probe"] == family]
-        measured = _measured(rows, TINY_STORES if family == TINY else None) if len(rows) else []
-        if not measured:
+        held = _held_out(rows, TINY_STORES if family == TINY else None) if len(rows) else []
+        if not held:
             if len(rows):
                 out.notes.append(f"{pair.pair}: no valid samples of held-out schedules" + (f" ({family})" if family != main else ""))
             continue
-        apart = [m for m in measured if not m.schedule.warps_meet]
+        apart = [m for m in held if not m.schedule.warps_meet]
         if apart:
             out.warps_apart.extend(_score(form, pair, family, apart, _predicted(form, model, pair, apart)) for form in _forms(pair))
             out.notes.append(f"{pair.pair}: warps of {len(apart)} held-out schedules do not meet; these are in warps_apart only")
-            measured = [m for m in measured if m.schedule.warps_meet]
-            if not measured:
+            held = [m for m in held if m.schedule.warps_meet]
+            if not held:
                 continue
-        scores = [_score(form, pair, family, measured, _predicted(form, model, pair, measured)) for form in _forms(pair)]
+        scores = [_score(form, pair, family, held, _predicted(form, model, pair, held)) for form in _forms(pair)]
         out.families.extend(scores)
         out.noise_floor.append(noise_floor(rows, group_of(pair), family))
         if family == main:
             out.models.extend(scores)
-            for name in BASELINES:
-                out.models.append(_score(name, pair, family, measured, [_baseline(name, model, m.schedule, pair) for m in measured]))
+            _score_rivals(out, model, pair, family, held, samples)
+
+
+def _score_rivals(out: Validation, model: Model, pair: PairModel, family: str, held: Sequence[_HeldOut], samples: pd.DataFrame) -> None:
+    """Add V/R, and LogGP as fitted to the calibration probes: never to what is held out."""
+    schedules = [m.schedule for m in held]
+    laws_of = [law_at(pair, s.producer_count, s.warps, model.sm_clock_mhz) for s in schedules]
+    cycles: dict[ModelName, list[FloatArray]] = {"bandwidth_only": []}
+    for schedule, law in zip(schedules, laws_of, strict=True):
+        volume = np.array([b.bytes for b in schedule.bursts], dtype=np.float64) * schedule.producer_count
+        cycles["bandwidth_only"].append(volume / law.drain_gb_per_s * model.sm_clock_mhz / 1e3)
+    group = group_of(pair)
+    try:
+        data = measured(samples, group.source, group.destination, CALIBRATION_PROBES, group.flavour, group.layout)
+        ends = np.cumsum([len(s.bursts) for s in schedules])[:-1]
+        cycles["loggp"] = np.split(fit_loggp(data).issue_cycles(schedules), ends)
+    except DataError as error:
+        out.notes.append(f"{pair.pair}: no LogGP beside it: {error.message}")
+    for name, issue in cycles.items():
+        guesses = []
+        for schedule, law, mine in zip(schedules, laws_of, issue, strict=True):
+            start, end = time_line(schedule, model.sm_clock_mhz, _known(mine * (1e3 / model.sm_clock_mhz)))
+            guesses.append(_Predicted(mine, free_cycles(law, schedule), total_ns(schedule, start, end)))
+        out.models.append(_score(name, pair, family, held, guesses))
 
 
 def _identified(pair: PairModel) -> bool:
@@ -164,12 +187,12 @@ def _forms(pair: PairModel) -> tuple[Form, ...]:
     return ("node", "burst_gap") if pair.node_basis is not None else ("burst_gap",)
 
 
-def _predicted(form: Form, model: Model, pair: PairModel, measured: Sequence[_Measured]) -> list[_Predicted]:
+def _predicted(form: Form, model: Model, pair: PairModel, measured: Sequence[_HeldOut]) -> list[_Predicted]:
     found = predict_all(model, [m.schedule for m in measured], pair.pair, form=form)
     return [_Predicted(p.issue_cycles, p.t0_cycles, p.total_ns, p.issue_low_cycles, p.issue_high_cycles) for p in found]
 
 
-def _measured(rows: pd.DataFrame, most_stores: int | None = None) -> list[_Measured]:
+def _held_out(rows: pd.DataFrame, most_stores: int | None = None) -> list[_HeldOut]:
     """Reduce held-out rows to schedules; of bursts with more than `most_stores` warp-stores a warp no issue time is kept."""
     from xstage_bench.record.reader import schedules_of
 
@@ -193,23 +216,16 @@ def _measured(rows: pd.DataFrame, most_stores: int | None = None) -> list[_Measu
         if most_stores is not None:
             keep &= schedule.stores_per_warp() <= most_stores
         if keep.any():
-            out.append(_Measured(schedule, cycles, float(totals[key]), keep))
+            out.append(_HeldOut(schedule, cycles, float(totals[key]), keep))
     return out
 
 
-def _baseline(name: ModelName, model: Model, schedule: Schedule, pair: PairModel) -> _Predicted:
-    law: Law = law_at(pair, schedule.producer_count, schedule.warps, model.sm_clock_mhz)
-    per_cycle = 1e3 / model.sm_clock_mhz
-    drained = np.array([b.bytes for b in schedule.bursts], dtype=np.float64) * schedule.producer_count / law.drain_gb_per_s
-    t0 = free_cycles(law, schedule)
-    if name == "loggp":
-        stores = schedule.stores_per_warp()
-        drained = (stores > 0) * law.issue_base_cycles * per_cycle + np.maximum(law.issue_cycles_per_store * stores * per_cycle, drained)
-    start, end = time_line(schedule, model.sm_clock_mhz, lambda burst, _start, _previous: float(drained[burst]))
-    return _Predicted(drained / per_cycle, t0, total_ns(schedule, start, end))
+def _known(issue_ns: FloatArray) -> Callable[[int, float, float], float]:
+    """Issue times that do not depend on when a burst starts, as `time_line` asks for them."""
+    return lambda burst, _start, _previous: float(issue_ns[burst])
 
 
-def _errors(measured: Sequence[_Measured], predicted: Sequence[_Predicted]) -> Errors:
+def _errors(measured: Sequence[_HeldOut], predicted: Sequence[_Predicted]) -> Errors:
     both = list(zip(measured, predicted, strict=True))
     issue = np.concatenate([m.issue_cycles[m.keep] for m in measured])
     guess = np.concatenate([p.issue_cycles[m.keep] for m, p in both])
@@ -230,7 +246,7 @@ def _errors(measured: Sequence[_Measured], predicted: Sequence[_Predicted]) -> E
     )
 
 
-def _interval_score(measured: Sequence[_Measured], predicted: Sequence[_Predicted]) -> float | None:
+def _interval_score(measured: Sequence[_HeldOut], predicted: Sequence[_Predicted]) -> float | None:
     parts = []
     for m, p in zip(measured, predicted, strict=True):
         if p.low_cycles is None or p.high_cycles is None:
@@ -241,7 +257,7 @@ def _interval_score(measured: Sequence[_Measured], predicted: Sequence[_Predicte
     return float(np.concatenate(parts).mean())
 
 
-def _score(name: ModelName, pair: PairModel, family: str, measured: Sequence[_Measured], predicted: Sequence[_Predicted]) -> ModelScore:
+def _score(name: ModelName, pair: PairModel, family: str, measured: Sequence[_HeldOut], predicted: Sequence[_Predicted]) -> ModelScore:
     errors = _errors(measured, predicted)
     total = np.array([abs(p.total_ns - m.total_ns) / m.total_ns for m, p in zip(measured, predicted, strict=True) if m.total_ns > 0])
     accuracy = laws.balanced_accuracy(errors.stalled, errors.stalled == errors.right)

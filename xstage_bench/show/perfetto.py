@@ -18,7 +18,7 @@ from xstage_bench.io.atomic import write_bytes
 from xstage_bench.schedule.tasks import TaskTrace
 
 if TYPE_CHECKING:
-    from xstage_bench.model.predict import PredictedSchedule
+    from xstage_bench.model.prediction import PredictedSchedule
     from xstage_bench.model.tasks.predict import TaskPrediction
 
 FloatArray = NDArray[np.float64]

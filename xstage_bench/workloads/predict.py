@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.document import Model
-from xstage_bench.model.predict import STALLED
 from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.expand import workload_phases
 from xstage_bench.workloads.phases import Mode, Phase, PhaseLayout

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from xstage_bench.model.advise.reorder import Recipe, apply
+from xstage_bench.model.advise.reorder import Reordering, apply
 from xstage_bench.model.document import Model
 from xstage_bench.model.tasks.predict import TaskPrediction, node_of, predict_tasks_all
 from xstage_bench.schedule.tasks import TaskSchedule
@@ -21,7 +21,7 @@ MIN_GAIN = 0.01
 class Candidate:
     """One recipe and what it was predicted to take."""
 
-    recipe: Recipe
+    recipe: Reordering
     total_ns: float
     without_stores_ns: float
 
@@ -34,7 +34,7 @@ class TaskAdvice:
     ----------
     present, advised : TaskPrediction
         Of the schedule as it is, and of the advised one; the same object when nothing helps.
-    recipe : Recipe
+    recipe : Reordering
         What was done to it.
     candidates : tuple of Candidate
         Everything that was predicted, in the order in which it was tried.
@@ -44,7 +44,7 @@ class TaskAdvice:
 
     present: TaskPrediction
     advised: TaskPrediction
-    recipe: Recipe
+    recipe: Reordering
     candidates: tuple[Candidate, ...]
     reason: str
 
@@ -56,7 +56,7 @@ class TaskAdvice:
     @property
     def helps(self) -> bool:
         """Whether a change is advised."""
-        return self.recipe != Recipe()
+        return self.recipe != Reordering()
 
     @property
     def gain(self) -> float:
@@ -82,7 +82,7 @@ class TaskAdvice:
 def advise_tasks(
     model: Model, schedule: TaskSchedule, *, pair: str | None = None, sm_clock_mhz: float | None = None, splitting: bool = False
 ) -> TaskAdvice:
-    """Choose among few changes of a schedule; see `Recipe`.
+    """Choose among few changes of a schedule; see `Reordering`.
 
     First the order alone, at several leads; then the best of them, or the order as it is, with storing tasks in two parts and with
     producers set apart by the time that one burst of all takes to drain.
@@ -103,31 +103,31 @@ def advise_tasks(
         Never one that is predicted slower than the schedule as it is.
     """
 
-    def predict(recipes: list[Recipe]) -> list[tuple[Recipe, TaskPrediction]]:
+    def predict(recipes: list[Reordering]) -> list[tuple[Reordering, TaskPrediction]]:
         made = [(r, changed) for r in recipes if (changed := apply(r, schedule)) is not None]
         found = predict_tasks_all(model, [s for _, s in made], pair=pair, sm_clock_mhz=sm_clock_mhz)
         return [(r, p) for (r, _), p in zip(made, found, strict=True)]
 
     storing = schedule.remote_bytes > 0
-    tried = predict([Recipe()])
+    tried = predict([Reordering()])
     present = tried[0][1]
     if not storing.any():
         return _advice(tried, tried[0], "nothing is stored to the other GPU")
     if not storing.all():
-        tried += predict([Recipe(lead=lead) for lead in LEADS])
+        tried += predict([Reordering(lead=lead) for lead in LEADS])
     best = _simplest(tried)
     tried += predict([replace(best[0], stagger_cycles=_burst_drain_cycles(model, present))])
     tried += predict([replace(best[0], parts=2)] if splitting else [])
     best = _simplest(tried)
-    if best[0] == Recipe():
+    if best[0] == Reordering():
         return _advice(tried, tried[0], _why_nothing(present))
     return _advice(tried, best, f"{best[0].words()}: the stores then take {best[1].stores_ns:.0f} instead of {present.stores_ns:.0f} ns")
 
 
-def _simplest(tried: list[tuple[Recipe, TaskPrediction]]) -> tuple[Recipe, TaskPrediction]:
+def _simplest(tried: list[tuple[Reordering, TaskPrediction]]) -> tuple[Reordering, TaskPrediction]:
     """Return the fastest, but a harder change only where it saves `MIN_GAIN` more than an easier one."""
 
-    def effort(recipe: Recipe) -> int:
+    def effort(recipe: Reordering) -> int:
         return int(recipe.lead is not None) + 2 * int(recipe.stagger_cycles > 0) + 3 * int(recipe.parts > 1)
 
     return min(tried, key=lambda x: x[1].total_ns * (1 + MIN_GAIN) ** effort(x[0]))
@@ -148,6 +148,6 @@ def _why_nothing(present: TaskPrediction) -> str:
     return f"no order, size or stagger tried was predicted to save {MIN_GAIN:.0%} of the time, of which the stores are {share:.0%}"
 
 
-def _advice(tried: list[tuple[Recipe, TaskPrediction]], best: tuple[Recipe, TaskPrediction], reason: str) -> TaskAdvice:
+def _advice(tried: list[tuple[Reordering, TaskPrediction]], best: tuple[Reordering, TaskPrediction], reason: str) -> TaskAdvice:
     candidates = tuple(Candidate(r, p.total_ns, p.without_stores_ns) for r, p in tried)
     return TaskAdvice(tried[0][1], best[1], best[0], candidates, reason)

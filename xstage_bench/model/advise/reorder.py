@@ -10,18 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 DELAY = "delay"
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class Reordering:
     """What is done to a schedule, in this order; the default is nothing.
 
     Parameters
@@ -51,7 +49,7 @@ class Recipe:
         return ", ".join(said) or "as it is"
 
 
-def apply(recipe: Recipe, schedule: TaskSchedule) -> TaskSchedule | None:
+def apply(recipe: Reordering, schedule: TaskSchedule) -> TaskSchedule | None:
     """Return the changed schedule, or None where its dependencies forbid the order or a part would be no whole warp-store."""
     changed: TaskSchedule | None = schedule
     if recipe.parts > 1:
@@ -156,7 +154,7 @@ def stagger(schedule: TaskSchedule, cycles: int) -> TaskSchedule:
     return replace(s, phases=(*s.phases, DELAY), **columns)
 
 
-def _turn_within(s: TaskSchedule, kind: NDArray[np.bool_]) -> FloatArray:
+def _turn_within(s: TaskSchedule, kind: BoolArray) -> FloatArray:
     """How many tasks of this kind each producer has before each task."""
     before: IntArray = np.cumsum(kind) - kind
     return (before - before[np.minimum(s.first[s.producer], s.task_count - 1)]).astype(np.float64)

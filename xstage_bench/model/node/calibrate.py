@@ -6,19 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.node.data import Measured
+from xstage_bench.model.arrays import FloatArray
+from xstage_bench.model.estimate import Estimate, t_quantile
+from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.issue import IssueLaw
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node.targets import Targets, residuals, targets
 
-FloatArray = NDArray[np.float64]
-_ROBUST = 0.05  # residuals beyond this weigh less (soft L1)
+ROBUST = 0.05  # residuals beyond this weigh less (soft L1)
 _EVALUATIONS = 40
 _STEP = 0.02  # relative, of the finite differences: above the kinks of the event loop
 _MAX_ERROR = 0.5  # a parameter known no better than this, relative, is not identified
@@ -49,12 +48,12 @@ class NodeFit:
     cost: float = 0.0
 
 
-def fit_measured(data: Measured, placement: Placement, start: NodeModel | None = None, fixed: Sequence[str] = ()) -> NodeFit:
+def fit_measured(data: MeasuredSchedules, placement: Placement, start: NodeModel | None = None, fixed: Sequence[str] = ()) -> NodeFit:
     """Fit to measured schedules.
 
     Parameters
     ----------
-    data : Measured
+    data : MeasuredSchedules
     placement : Placement
     start : NodeModel, optional
         Default is read off the data: the link from the largest bursts, an SM from K = 1.
@@ -90,7 +89,7 @@ def fit_measured(data: Measured, placement: Placement, start: NodeModel | None =
     x0 = np.clip(kept[free] / scale[free], low + 1e-6, high - 1e-6)
     # The Jacobian's own scale: the parameters trade off against each other, and any fixed scale stops short of the optimum.
     found = least_squares(
-        residual, x0, bounds=(low, high), loss="soft_l1", f_scale=_ROBUST, diff_step=_STEP, x_scale="jac", max_nfev=_EVALUATIONS, ftol=1e-4
+        residual, x0, bounds=(low, high), loss="soft_l1", f_scale=ROBUST, diff_step=_STEP, x_scale="jac", max_nfev=_EVALUATIONS, ftol=1e-4
     )
     linear = _linear(residual, found.x, goal)
     estimates = {name: Estimate.missing(f"{name} was held fixed") for name in fixed}
@@ -112,15 +111,13 @@ class _Linear:
 
 def _linear(residual: Callable[[FloatArray], FloatArray], x: FloatArray, goal: Targets) -> _Linear:
     """Linearise at the optimum with central differences: errors from the scatter over schedules and from that over processes."""
-    from scipy.stats import t as student
-
     at = residual(x)
     slope = np.empty((at.size, x.size))
     for i in range(x.size):
         step = np.zeros(x.size)
         step[i] = _STEP * max(abs(x[i]), 0.05)
         slope[:, i] = (residual(x + step) - residual(x - step)) / (2 * step[i])
-    weight = 1 / np.sqrt(1 + (at / _ROBUST) ** 2)
+    weight = 1 / np.sqrt(1 + (at / ROBUST) ** 2)
     normal = slope.T @ (slope * weight[:, None])
     inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
     pull = inverse @ (slope * weight[:, None]).T
@@ -133,9 +130,9 @@ def _linear(residual: Callable[[FloatArray], FloatArray], x: FloatArray, goal: T
     shifts = np.array([pull @ d for d in goal.process_shift])
     count = len(shifts)
     between = shifts.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros(x.size)
-    quantile = float(student.ppf(0.975, count - 1)) if count > 1 else 0.0
+    quantile = t_quantile(count - 1) if count > 1 else 0.0
     spread = max(float(np.median(np.abs(at)) / 0.6745), 1e-6)
-    return _Linear(scatter, float(student.ppf(0.975, freedom)), between, quantile, normal / spread**2)
+    return _Linear(scatter, t_quantile(freedom), between, quantile, normal / spread**2)
 
 
 def _estimate(name: str, x: float, scale: float, linear: _Linear, i: int, low: float, high: float) -> Estimate:
@@ -153,12 +150,12 @@ def _estimate(name: str, x: float, scale: float, linear: _Linear, i: int, low: f
     return Estimate(value=value, standard_error=error, low=value - half, high=value + half)
 
 
-def guess(data: Measured, placement: Placement, own: IssueLaw | None = None, pace: float | None = None) -> NodeModel:
+def guess(data: MeasuredSchedules, placement: Placement, own: IssueLaw | None = None, pace: float | None = None) -> NodeModel:
     """Return a model to start from: what single SMs and the largest bursts show, and `PARAMETERS` for the rest.
 
     Parameters
     ----------
-    data : Measured
+    data : MeasuredSchedules
     placement : Placement
     own : IssueLaw, optional
         As measured (`issue_fit`); default is the borrowed one of st.v4.
@@ -192,7 +189,7 @@ def guess(data: Measured, placement: Placement, own: IssueLaw | None = None, pac
     return NodeModel(**inside, placement=placement, sm_clock_mhz=clock, issue=law)
 
 
-def log_errors(model: NodeModel, data: Measured) -> FloatArray:
+def log_errors(model: NodeModel, data: MeasuredSchedules) -> FloatArray:
     """Return log(predicted / measured) of every burst of `data`, NaN where nothing was measured or the burst is empty."""
     predicted = predict_node(model, data.schedules, sm_clock_mhz=data.sm_clock_mhz).issue_cycles
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -8,20 +8,19 @@ goes through the event loop.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.model.node.fluid import TIMED, Rows, Solution
+from xstage_bench.model.arrays import BoolArray, FloatArray
+from xstage_bench.model.node.fluid import TIMED, FluidColumns, FluidSolution
 
-FloatArray = NDArray[np.float64]
 _CLEAR = 12.0  # blur widths below the threshold at which the mean stall is nothing (exp(-12) of a width)
 
 
-def calm(rows: Rows) -> tuple[NDArray[np.bool_], FloatArray, FloatArray, FloatArray]:
+def calm(rows: FluidColumns) -> tuple[BoolArray, FloatArray, FloatArray, FloatArray]:
     """Return which columns cannot stall, and start, end and backlog of all producers together, shape (N, S), as if none did.
 
     Parameters
     ----------
-    rows : Rows
+    rows : FluidColumns
     """
     has = rows.members > 0
     count = np.maximum(rows.members, 1e-12)
@@ -56,12 +55,12 @@ def calm(rows: Rows) -> tuple[NDArray[np.bool_], FloatArray, FloatArray, FloatAr
     return quiet, start, end, left
 
 
-def calm_solution(rows: Rows, start: FloatArray, end: FloatArray, left: FloatArray) -> Solution:
+def calm_solution(rows: FluidColumns, start: FloatArray, end: FloatArray, left: FloatArray) -> FluidSolution:
     """Spread the results of `calm` over units, by their members."""
     shape = (rows.load.shape[0], *rows.members.shape)
     share = rows.members / rows.members.sum(axis=0)
     drained = end + left / rows.link
-    return Solution(
+    return FluidSolution(
         np.broadcast_to(start[:, None], shape),
         np.broadcast_to(end[:, None], shape),
         left[:, None] * share,

@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.node.parameters import NodeModel
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Classes of weight for each number of producers per unit when units are merged (docs/node-model.md: what each number costs).
 LEVELS = 3
 
@@ -37,7 +36,7 @@ def unit_table(model: NodeModel, members: IntArray, levels: int | None, queued: 
         Classes of each set.
     table : ndarray, shape (sets, 4, most classes)
         Members, capacity and number of units of each class, together, and the logarithm of the weight of one. A set's classes ascend in
-        members / weight, as `fluid.Rows` wants; unused places are like one empty unit.
+        members / weight, as `fluid.FluidColumns` wants; unused places are like one empty unit.
     """
     log_weight = np.log(model.weights())
     sets, units = members.shape

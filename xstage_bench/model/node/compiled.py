@@ -1,52 +1,37 @@
-"""Whether the compiled event loop can be had, and calling it. numba is loaded by the first call, never before."""
+"""Whether the compiled event loop can be had, and calling it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.errors import DataError, UsageError
-from xstage_bench.model.node.packed import Packed
+from xstage_bench.errors import DataError
+from xstage_bench.model import backpressure
+from xstage_bench.model.arrays import FloatArray, IntArray
+from xstage_bench.model.jit import compiled, compiled_if
+from xstage_bench.model.node import loop as event_loop
+from xstage_bench.model.node.loop import MOST_UNITS, Constants
+from xstage_bench.model.node.packed import PackedSchedules
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Bursts from which loading numba (about a second) costs less than numpy's event loop does.
 WORTH_LOADING = 20_000
-#: Units of one column at most, in the compiled loop.
-MOST_UNITS = 256
-#: What the event loop needs once, by the names of `fluid.Rows`, in the order in which the compiled one takes them.
-SCALARS = ("link", "sm_rate", "buffer", "credit", "turnaround", "gap_overhead", "stall_turnaround", "blur", "evens_out")
 _RESULTS = ("issue", "slowest", "start", "end", "earliest", "latest", "left", "drained")
 
 
 def choose_loop(wanted: bool | None, bursts: int, units: int) -> Callable[..., int] | None:
-    """Return the compiled event loop, or None for numpy's.
+    """Return the compiled event loop, or None for numpy's; `wanted` and what is raised as `jit.compiled_if`.
 
     Parameters
     ----------
     wanted : bool or None
-        None: when this many bursts are worth it. Not by what is loaded already: the last digits must not hang on what ran before.
     bursts, units : int
         Of all schedules, and of the widest column.
-
-    Raises
-    ------
-    UsageError
-        It is wanted and cannot be had.
     """
-    if units > MOST_UNITS or wanted is False or (wanted is None and bursts < WORTH_LOADING):
+    if units > MOST_UNITS:
         return None
-    try:
-        from xstage_bench.model.node.fast import solve_packed
-    except (ImportError, RuntimeError) as error:  # no numba, one that is too old for this numpy, or nowhere to keep what it compiles
-        if wanted:
-            raise UsageError(f"the compiled event loop cannot be had: {error}", "pip install 'xstage-bench[fast]'") from error
-        return None
-    return cast("Callable[..., int]", solve_packed)
+    return compiled_if(wanted, bursts >= WORTH_LOADING, lambda: compiled((backpressure, event_loop), "solve", fastmath=True))
 
 
 @cache
@@ -57,13 +42,13 @@ def can_compile() -> bool:
 
 def solve_compiled(
     loop: Callable[..., int],
-    packed: Packed,
+    packed: PackedSchedules,
     free: FloatArray,
     deadline: FloatArray,
     unheld: FloatArray,
     units: IntArray,
     classes: FloatArray,
-    scalars: dict[str, float],
+    constants: Constants,
 ) -> dict[str, FloatArray]:
     """Run all schedules, one after the other, on one core.
 
@@ -71,13 +56,12 @@ def solve_compiled(
     ----------
     loop : callable
         From `choose_loop`.
-    packed : Packed
+    packed : PackedSchedules
     free, deadline, unheld : ndarray, shape (bursts,)
         T0 and start time of each burst, SM cycles; its last bytes whose room is not waited for.
     units, classes : ndarray
         From `classes.unit_table`.
-    scalars : dict of str to float
-        One for each of `SCALARS`.
+    constants : Constants
 
     Returns
     -------
@@ -89,24 +73,11 @@ def solve_compiled(
     DataError
         A rate is not positive: nothing would ever end.
     """
-    if not (scalars["link"] > 0 and scalars["sm_rate"] > 0):
+    if not (constants.link > 0 and constants.sm_rate > 0):
         raise DataError("a node model whose link or SM drains nothing predicts nothing", "fit again: xstage fit")
     out = np.empty((free.size, len(_RESULTS)))
-    loop(
-        packed.first,
-        packed.rule,
-        packed.producers,
-        packed.store_bytes,
-        packed.bytes,
-        free,
-        packed.gap_cycles,
-        deadline,
-        unheld,
-        units,
-        classes,
-        np.array([scalars[name] for name in SCALARS]),
-        out,
-    )
+    bursts = np.stack([packed.bytes, free, packed.gap_cycles, deadline, unheld], axis=1)
+    loop(packed.first, packed.rule, packed.producers, packed.store_bytes, bursts, units, classes, constants, out)
     found = dict(zip(_RESULTS, out.T, strict=True))
     found["spread"] = found["latest"] - found["earliest"]
     return found

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.schedule.bursts import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Of one SM alone, for T0 and the gaps only: nothing about the link is in them.
 ALONE_PROBES = ("issue",)
 ISSUE_PROBES = (*ALONE_PROBES, "flavour_issue")
@@ -26,7 +24,7 @@ COLUMNS = ("issue_mean_cycles", "issue_max_cycles", "start_mean_ns", "sm_clock_m
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class MeasuredSchedules:
     """Schedules and what they cost. Arrays have one entry per burst, schedule after schedule, as in `NodePrediction`.
 
     Parameters
@@ -63,7 +61,7 @@ class Measured:
         return np.arange(self.first[-1]) - self.first[self.owner]
 
     @property
-    def isolated(self) -> NDArray[np.bool_]:
+    def isolated(self) -> BoolArray:
         """Which schedules are isolated, shape (schedules,)."""
         return np.array([s.start == "isolated" for s in self.schedules], dtype=bool)
 
@@ -74,7 +72,7 @@ class Measured:
         last = self.first[1:] - 1
         return np.where(self.isolated, np.add.reduceat(issue, self.first[:-1]), self.start_ns[last] + issue[last])
 
-    def take(self, chosen: Sequence[int] | IntArray) -> Measured:
+    def take(self, chosen: Sequence[int] | IntArray) -> MeasuredSchedules:
         """Return these schedules only."""
         index = np.asarray(chosen, dtype=np.int64)
         bursts = np.concatenate([np.arange(self.first[i], self.first[i + 1]) for i in index]) if index.size else np.zeros(0, dtype=np.int64)
@@ -91,7 +89,14 @@ class Measured:
         )
 
 
-def measured(samples: pd.DataFrame, source: int, destination: int, probes: Sequence[str] | None, flavour: str = "st.v4") -> Measured:
+def measured(
+    samples: pd.DataFrame,
+    source: int,
+    destination: int,
+    probes: Sequence[str] | None,
+    flavour: str = "st.v4",
+    layout: str = "contiguous",
+) -> MeasuredSchedules:
     """Reduce the valid rows of one pair to medians.
 
     Parameters
@@ -101,12 +106,12 @@ def measured(samples: pd.DataFrame, source: int, destination: int, probes: Seque
     source, destination : int
     probes : sequence of str or None
         Only these; None is all.
-    flavour : str
+    flavour, layout : str
     """
     from xstage_bench.record.reader import schedules_of
 
     rows = samples[(samples["source"] == source) & (samples["destination"] == destination) & (samples["flavour"] == flavour)]
-    rows = rows[(rows["kind"] == "measure") & (rows["status"] == "ok") & (rows["layout"] == "contiguous")]
+    rows = rows[(rows["kind"] == "measure") & (rows["status"] == "ok") & (rows["layout"] == layout)]
     if probes is not None:
         rows = rows[rows["probe"].isin(list(probes))]
     found = schedules_of(rows) if len(rows) else {}
@@ -115,13 +120,14 @@ def measured(samples: pd.DataFrame, source: int, destination: int, probes: Seque
     first = np.concatenate([[0], np.cumsum([len(s.bursts) for s in schedules])]).astype(np.int64)
     place = {key: int(i) for key, i in zip(keys, first[:-1], strict=True)}
     slot = rows["schedule"].map(place).to_numpy(dtype=np.int64) + rows["burst"].to_numpy(dtype=np.int64)
-    probe_of = dict(zip(rows["schedule"], rows["probe"], strict=True))
+    once = rows.drop_duplicates("schedule", keep="last")
+    probe_of = dict(zip(once["schedule"], once["probe"], strict=True))
     values = {name: _medians(rows[name].to_numpy(dtype=np.float64), slot, int(first[-1])) for name in COLUMNS}
     process = rows["process"].to_numpy(dtype=np.int64)
     issue = rows["issue_mean_cycles"].to_numpy(dtype=np.float64)
     each = [_medians(issue[process == p], slot[process == p], int(first[-1])) for p in np.unique(process)]
     clock = values["sm_clock_mhz"]
-    return Measured(
+    return MeasuredSchedules(
         keys=keys,
         schedules=schedules,
         probes=tuple(str(probe_of[k]) for k in keys),

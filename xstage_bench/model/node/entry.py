@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import IntArray
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.calibrate import fit_measured, guess
 from xstage_bench.model.node.data import ALONE_PROBES, CALIBRATION_PROBES, IRREGULAR_PROBE, ISSUE_PROBES, measured
 from xstage_bench.model.node.infer import infer_placement
-from xstage_bench.model.node.intervals import Spread, learn_spread
+from xstage_bench.model.node.intervals import ResidualQuantiles, learn_spread
 from xstage_bench.model.node.issue import BORROWED, IssueLaw
 from xstage_bench.model.node.issue_fit import fit_issue
 from xstage_bench.model.node.parameters import PARAMETERS, NodeModel
@@ -42,7 +40,7 @@ class NodeBasis:
     placement : Placement
         The measured map of smid to arbitration unit.
     sm_clock_mhz : float
-    spread : Spread or None
+    spread : ResidualQuantiles or None
         Of the prediction intervals; None when nothing was left to learn it on.
     issue : IssueLaw
         Constants of the instrument.
@@ -54,7 +52,7 @@ class NodeBasis:
     used: dict[str, float]
     placement: Placement
     sm_clock_mhz: float
-    spread: Spread | None
+    spread: ResidualQuantiles | None
     issue: IssueLaw
     n_schedules: int
     notes: list[str] = field(default_factory=list)
@@ -81,7 +79,7 @@ def calibrate_node(
     producers: pd.DataFrame,
     source: int,
     destination: int,
-    smids: NDArray[np.int64],
+    smids: IntArray,
     *,
     flavour: str = "st.v4",
     placement: Placement | None = None,

@@ -15,17 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
+
 FREE, TIMED = 1, 2
 _COMPACT = 0.75  # drop finished schedules when fewer than this share are left
 _TIE = 0.25  # cycles: events closer than this are one
 
 
 @dataclass(slots=True)
-class Rows:
+class FluidColumns:
     """What to solve: one column per schedule, U units, N bursts at most. Cycles and bytes.
 
     Parameters
@@ -62,13 +61,13 @@ class Rows:
     blur: FloatArray
     evens_out: FloatArray
 
-    def take(self, keep: IntArray) -> Rows:
+    def take(self, keep: IntArray) -> FluidColumns:
         """Return these columns only."""
-        return Rows(**{f.name: np.ascontiguousarray(getattr(self, f.name)[..., keep]) for f in fields(self)})
+        return FluidColumns(**{f.name: np.ascontiguousarray(getattr(self, f.name)[..., keep]) for f in fields(self)})
 
 
 @dataclass(slots=True)
-class Solution:
+class FluidSolution:
     """Per burst and unit, shape (N, U, S), NaN where there is none: start and end of issue, bytes of the unit not yet drained at its end,
     and when the last of them leaves the link.
     """
@@ -117,19 +116,19 @@ def _level(link: FloatArray, demand: FloatArray, weight: FloatArray) -> FloatArr
     return level
 
 
-def solve(rows: Rows) -> Solution:
+def solve(rows: FluidColumns) -> FluidSolution:
     """Run every schedule to its end.
 
     Parameters
     ----------
-    rows : Rows
+    rows : FluidColumns
 
     Returns
     -------
-    Solution
+    FluidSolution
     """
     n, s = rows.load.shape
-    out = Solution(*(np.full((n, rows.members.shape[0], s), np.nan) for _ in range(4)))
+    out = FluidSolution(*(np.full((n, rows.members.shape[0], s), np.nan) for _ in range(4)))
     columns = np.arange(s)
     state = _State.fresh(rows)
     while columns.size:
@@ -162,7 +161,7 @@ class _State:
     weight: FloatArray
 
     @classmethod
-    def fresh(cls, rows: Rows) -> _State:
+    def fresh(cls, rows: FluidColumns) -> _State:
         shape = rows.members.shape
         has = rows.members > 0
         first = np.where(rows.rule == TIMED, rows.deadline[0], 0.0)
@@ -182,7 +181,7 @@ class _State:
     def take(self, keep: IntArray) -> _State:
         return _State(**{f.name: np.ascontiguousarray(getattr(self, f.name)[..., keep]) for f in fields(self)})
 
-    def step(self, rows: Rows, out: Solution, columns: IntArray) -> NDArray[np.bool_]:
+    def step(self, rows: FluidColumns, out: FluidSolution, columns: IntArray) -> BoolArray:
         """Take every schedule past its next event; return which had one."""
         active = self.backlog > 0
         demand = np.where(active, self.demand, 0.0)
@@ -214,8 +213,8 @@ class _State:
 
     def _settle(
         self,
-        rows: Rows,
-        out: Solution,
+        rows: FluidColumns,
+        out: FluidSolution,
         columns: IntArray,
         where: tuple[IntArray, IntArray],
         until: FloatArray,
@@ -261,7 +260,7 @@ class _State:
                 self._finish(rows, out, columns, at, known[~full], draining[~full])
 
     def _finish(
-        self, rows: Rows, out: Solution, columns: IntArray, at: tuple[IntArray, IntArray], room: FloatArray, rate: FloatArray
+        self, rows: FluidColumns, out: FluidSolution, columns: IntArray, at: tuple[IntArray, IntArray], room: FloatArray, rate: FloatArray
     ) -> None:
         """Close the bursts of these units, which had room for their last store at `room`, and plan their next start."""
         unit, col = at

@@ -10,16 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.node.placement import Placement, adjusted_rand_index
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 PROBE = "placement"
 _RIDGE = 2.0
 _MIN_SUBSETS = 20
@@ -27,7 +25,7 @@ _MAX_SHARE = 0.5  # a unit never holds more than this share of all pairs
 _CLEAR = 2.0  # the gap between the merges, in standard deviations of the couplings between units
 
 
-def infer_placement(samples: pd.DataFrame, producers: pd.DataFrame, source: int, smids: NDArray[np.int64] | None = None) -> Placement:
+def infer_placement(samples: pd.DataFrame, producers: pd.DataFrame, source: int, smids: IntArray | None = None) -> Placement:
     """Infer the map of one GPU.
 
     Parameters

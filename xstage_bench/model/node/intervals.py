@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.model.node.calibrate import NodeFit, log_errors
-from xstage_bench.model.node.data import Measured
+from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import NodePrediction, predict_node
 
-FloatArray = NDArray[np.float64]
 LEVEL = 0.9
 #: free: nothing stalls so far. after: free, but the stage was saturated before. mild, deep: up to 3 T0, or more; first: on a drained
 #: stage, carried: with a backlog or stagger from before.
@@ -31,7 +30,7 @@ _MAX_SCHEDULES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class BurstRange:
     """What the calibration has seen; a burst outside is flagged."""
 
     producers: tuple[int, int]
@@ -40,15 +39,15 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ResidualQuantiles:
     """Log residual quantiles (measured over predicted) of each regime at `LEVEL`, by `REGIMES`, and the calibrated range."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
-    calibrated: Range
+    calibrated: BurstRange
 
 
-def regimes(prediction: NodePrediction, isolated: NDArray[np.bool_]) -> NDArray[np.int64]:
+def regimes(prediction: NodePrediction, isolated: BoolArray) -> IntArray:
     """Return the regime of each burst as an index of `REGIMES`.
 
     Parameters
@@ -68,15 +67,15 @@ def regimes(prediction: NodePrediction, isolated: NDArray[np.bool_]) -> NDArray[
     return np.asarray(np.where(stalled, held, free), dtype=np.int64)
 
 
-def learn_spread(fit: NodeFit, data: Measured, irregular: Measured | None = None, seed: int = 0) -> Spread:
+def learn_spread(fit: NodeFit, data: MeasuredSchedules, irregular: MeasuredSchedules | None = None, seed: int = 0) -> ResidualQuantiles:
     """Learn the residuals' spread from schedules that the fit did not see.
 
     Parameters
     ----------
     fit : NodeFit
-    data : Measured
+    data : MeasuredSchedules
         Of the calibration probes.
-    irregular : Measured, optional
+    irregular : MeasuredSchedules, optional
         Random schedules: what is asked for is like them, so their spread is taken as it is. Without them that of regular schedules is, made
         wider by `IRREGULAR`.
     seed : int
@@ -101,17 +100,17 @@ def learn_spread(fit: NodeFit, data: Measured, irregular: Measured | None = None
         lo, hi = np.quantile(mine, [ends, 1 - ends]) if mine.size else (-1.0, 1.0)
         low.append(min(float(lo) * wider[i], -least))
         high.append(max(float(hi) * wider[i], least))
-    return Spread(tuple(low), tuple(high), _range(data))
+    return ResidualQuantiles(tuple(low), tuple(high), _range(data))
 
 
-def _range(data: Measured) -> Range:
+def _range(data: MeasuredSchedules) -> BurstRange:
     size = [b.bytes for s in data.schedules for b in s.bursts if b.bytes]
     producers = [s.producer_count for s in data.schedules]
     warps = [s.warps for s in data.schedules]
-    return Range((min(producers), max(producers)), (min(warps), max(warps)), (min(size, default=0), max(size, default=0)))
+    return BurstRange((min(producers), max(producers)), (min(warps), max(warps)), (min(size, default=0), max(size, default=0)))
 
 
-def interval(prediction: NodePrediction, spread: Spread, isolated: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+def interval(prediction: NodePrediction, spread: ResidualQuantiles, isolated: BoolArray) -> tuple[FloatArray, FloatArray]:
     """Return the bounds of each burst's mean issue time at `LEVEL`, cycles.
 
     Notes
@@ -124,7 +123,7 @@ def interval(prediction: NodePrediction, spread: Spread, isolated: NDArray[np.bo
     return prediction.issue_cycles * np.exp(low), prediction.issue_cycles * np.exp(high)
 
 
-def in_range(spread: Spread, model: NodeModel, producers: FloatArray, warps: FloatArray, size: FloatArray) -> NDArray[np.bool_]:
+def in_range(spread: ResidualQuantiles, model: NodeModel, producers: FloatArray, warps: FloatArray, size: FloatArray) -> BoolArray:
     """Return which bursts lie within what the calibration has seen; larger bursts of a saturated stage only repeat."""
     known = spread.calibrated
     sms = len(model.placement.smids)

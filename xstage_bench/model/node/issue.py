@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.node.issue_table import IssueTable, table_cycles
 
-FloatArray = NDArray[np.float64]
 #: Sub-partitions of an SM.
 SUB_PARTITIONS = 4
 #: Said of predictions whose issue costs no run has measured.

@@ -11,16 +11,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.node.data import Measured
+from xstage_bench.model.arrays import FloatArray
+from xstage_bench.model.estimate import Estimate, t_half_width, with_spread
+from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.issue import QUEUE_WARPS, SUB_PARTITIONS, IssueLaw, free_cycles
 from xstage_bench.model.node.issue_table import IssueTable
 from xstage_bench.schedule.flavour import FLAVOURS
 
-FloatArray = NDArray[np.float64]
 #: Bytes that an SM holds before its own drain holds it back: of larger bursts T0 is extrapolated. Too large does no harm but to what is
 #: called a stall: a burst costs the larger of T0 and its drain.
 FREE_BYTES = 24576
@@ -35,12 +34,12 @@ _APART_CYCLES = 4000  # bursts further apart than this find the stage as the fir
 _MANY_WARPS, _MANY_STORES = 8, 16  # where the SM's port is what holds a burst up
 
 
-def fit_issue(data: Measured, flavour: str) -> tuple[IssueLaw, Estimate]:
+def fit_issue(data: MeasuredSchedules, flavour: str) -> tuple[IssueLaw, Estimate]:
     """Read the issue costs of a flavour off one SM alone.
 
     Parameters
     ----------
-    data : Measured
+    data : MeasuredSchedules
         Bursts of one SM are used: isolated ones, and those of free trains whose gaps are long; trains of any number of SMs for the gaps.
     flavour : str
 
@@ -81,7 +80,7 @@ class _Cells:
         self.later: dict[tuple[int, int], list[float]] = defaultdict(list)
 
 
-def _cells(data: Measured, law: IssueLaw, *, bulk: bool) -> _Cells:
+def _cells(data: MeasuredSchedules, law: IssueLaw, *, bulk: bool) -> _Cells:
     out = _Cells()
     for i, schedule in enumerate(data.schedules):
         if schedule.producer_count != 1:
@@ -103,8 +102,6 @@ def _cells(data: Measured, law: IssueLaw, *, bulk: bool) -> _Cells:
 
 def _pace(cells: _Cells, group: int) -> Estimate:
     """Return one warp's interval between its own operations: the slope over whole turns of the loop, by process."""
-    from scipy.stats import t as student
-
     lengths = [n for w, n in sorted(cells.first) if w == 1 and n and n % group == 0]
     if len(lengths) < 2:
         return Estimate.missing("fewer than two burst lengths of one warp")
@@ -112,15 +109,10 @@ def _pace(cells: _Cells, group: int) -> Estimate:
     slopes = np.array([np.polyfit(lengths, v, 1)[0] for v in values.T if np.isfinite(v).all()])
     if not slopes.size:
         return Estimate.missing("no process measured every burst length of one warp")
-    error = float(slopes.std(ddof=1) / np.sqrt(slopes.size)) if slopes.size > 1 else 0.0
-    half = error * float(student.ppf(0.975, slopes.size - 1)) if slopes.size > 1 else 0.0
-    value = float(np.median(slopes))
-    return Estimate(value=value, standard_error=error, low=value - half, high=value + half)
+    return with_spread(float(np.median(slopes)), slopes, "issue_mean")
 
 
 def _table(cells: _Cells, pace: float, group: int) -> IssueTable:
-    from scipy.stats import t as student
-
     warps = tuple(sorted({w for w, _ in cells.first}))
     stores = tuple(sorted({n for _, n in cells.first}))
 
@@ -128,8 +120,7 @@ def _table(cells: _Cells, pace: float, group: int) -> IssueTable:
         return None if values is None or not np.isfinite(values).any() else float(np.nanmedian(values))
 
     def half(values: FloatArray | None) -> float | None:
-        usable = np.zeros(0) if values is None else values[np.isfinite(values)]
-        return float(student.ppf(0.975, usable.size - 1) * usable.std(ddof=1) / np.sqrt(usable.size)) if usable.size > 1 else None
+        return None if values is None else t_half_width(values[np.isfinite(values)])
 
     first = {key: middle(v) for key, v in cells.first.items()}
     steps = [
@@ -151,7 +142,7 @@ def _table(cells: _Cells, pace: float, group: int) -> IssueTable:
     )
 
 
-def _with_gaps(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
+def _with_gaps(law: IssueLaw, cycles: float, data: MeasuredSchedules) -> IssueLaw:
     """Return the law with the least gap, what a stall prolongs it by, what an asked gap is longer by, and how late an aligned start is.
 
     Notes
@@ -189,7 +180,7 @@ def _with_gaps(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
     return replace(law, turnaround=turnaround, gap_overhead=overhead, stall_turnaround=share)
 
 
-def _with_queue(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
+def _with_queue(law: IssueLaw, cycles: float, data: MeasuredSchedules) -> IssueLaw:
     """Return the law with the queue of bulk copies, as deep stalls show it: of one SM alone, and of the most that were measured.
 
     Notes
@@ -208,7 +199,7 @@ def _with_queue(law: IssueLaw, cycles: float, data: Measured) -> IssueLaw:
     return replace(law, queue_operations=queue, engine_operations=engine, engine_cycles=law.store_bytes / rate)
 
 
-def _held(law: IssueLaw, cycles: float, data: Measured, producers: int, near: int, above: float) -> tuple[dict[int, float], float]:
+def _held(law: IssueLaw, cycles: float, data: MeasuredSchedules, producers: int, near: int, above: float) -> tuple[dict[int, float], float]:
     """Return how many operations each SM of so many holds at the end of issue, by warps, and the rate of each SM in bytes per cycle.
 
     From the `near` shortest bursts that take `above` times as long as free ones: longer ones are served more and more unequally.

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from xstage_bench.model.arrays import BoolArray, FloatArray
+
 #: A warp that goes on slower than this many times its own pace is held up by the port.
 _OWN_PACE = 1.2
 Cells = tuple[tuple[float | None, ...], ...]
@@ -52,7 +53,7 @@ class IssueTable:
         return sum(v is not None for cells in (self.fresh, self.following) for row in cells for v in row)
 
 
-def table_cycles(table: IssueTable, warps: NDArray[Any], stores: NDArray[Any], fresh: NDArray[np.bool_]) -> FloatArray:
+def table_cycles(table: IssueTable, warps: NDArray[Any], stores: NDArray[Any], fresh: BoolArray) -> FloatArray:
     """Return T0 of bursts; arrays of one shape. Warp counts beyond the table go on at the port's pace."""
     dense, slope = _dense(table)
     most, longest = dense.shape[1] - 1, dense.shape[2] - 1

@@ -14,17 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.schedule.bursts import MAX_WARPS, START_RULES, Burst, Schedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-#: Values of `Packed.rule`; those of the last two are `fluid.FREE` and `fluid.TIMED`.
+#: Values of `PackedSchedules.rule`; those of the last two are `fluid.FREE` and `fluid.TIMED`.
 RULES = {name: i for i, name in enumerate(START_RULES)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class PackedSchedules:
     """Schedules of one pair.
 
     Parameters
@@ -76,14 +75,14 @@ class Packed:
             and all(_within(x, 0, 1e18) for x in floats)
             and _within(self.store_bytes, 1, 1e18)
         ):
-            raise UsageError("packed schedules: a value out of its range", "see Packed for what each array holds")
+            raise UsageError("packed schedules: a value out of its range", "see PackedSchedules for what each array holds")
 
     @property
     def owner(self) -> IntArray:
         """Schedule of each burst."""
         return np.repeat(np.arange(self.rule.size), np.diff(self.first))
 
-    def by_warps(self) -> tuple[Packed, IntArray]:
+    def by_warps(self) -> tuple[PackedSchedules, IntArray]:
         """Return the same schedules with sets of producers told apart by their warps, and the warps of each set."""
         kinds, index = np.unique(np.stack([self.producers, self.warps]), axis=1, return_inverse=True)
         sets = tuple(self.sets[int(i)] for i in kinds[0])
@@ -111,7 +110,7 @@ def _within(x: NDArray[Any], low: float, high: float) -> bool:
     return x.size == 0 or bool(x.min() >= low and x.max() <= high)
 
 
-def pack(schedules: Sequence[Schedule]) -> Packed:
+def pack(schedules: Sequence[Schedule]) -> PackedSchedules:
     """Return schedules as arrays.
 
     Parameters
@@ -125,7 +124,7 @@ def pack(schedules: Sequence[Schedule]) -> Packed:
         return np.fromiter(map(attrgetter(name), bursts), dtype=np.float64, count=len(bursts))
 
     sets = {producers: i for i, producers in enumerate(dict.fromkeys(s.producers for s in schedules))}
-    return Packed(
+    return PackedSchedules(
         first=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         bytes=of_bursts("bytes"),
         gap_cycles=of_bursts("gap_cycles"),

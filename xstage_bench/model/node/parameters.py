@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.node.issue import SUB_PARTITIONS, IssueLaw, free_cycles
 from xstage_bench.model.node.placement import Placement
 
-FloatArray = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ParameterSpec:
     """Unit, meaning and admissible range of one parameter; `start` is where a fit begins."""
 
     unit: str
@@ -26,17 +25,17 @@ class Parameter:
     high: float
 
 
-PARAMETERS: dict[str, Parameter] = {
-    "issue_cycles_per_store": Parameter("cycles", "one warp's interval between its own warp-stores", 19.0, 1.0, 200.0),
-    "link_gb_per_s": Parameter("GB/s", "drain rate of the link, all producers together", 370.0, 5.0, 5000.0),
-    "sm_bytes_per_cycle": Parameter("B/cycle", "the most that one SM drains", 25.6, 1.0, 256.0),
-    "sm_capacity_bytes": Parameter("B", "what one SM may have outstanding of its own", 16000.0, 500.0, 400000.0),
-    "unit_capacity_bytes": Parameter(
+PARAMETERS: dict[str, ParameterSpec] = {
+    "issue_cycles_per_store": ParameterSpec("cycles", "one warp's interval between its own warp-stores", 19.0, 1.0, 200.0),
+    "link_gb_per_s": ParameterSpec("GB/s", "drain rate of the link, all producers together", 370.0, 5.0, 5000.0),
+    "sm_bytes_per_cycle": ParameterSpec("B/cycle", "the most that one SM drains", 25.6, 1.0, 256.0),
+    "sm_capacity_bytes": ParameterSpec("B", "what one SM may have outstanding of its own", 16000.0, 500.0, 400000.0),
+    "unit_capacity_bytes": ParameterSpec(
         "B", "what the SMs of one arbitration unit may have outstanding in common, one SM at most half of it", 12000.0, 0.0, 400000.0
     ),
-    "credit_cycles": Parameter("cycles", "until a drained byte is known to its SM", 550.0, 0.0, 8000.0),
-    "link_buffer_bytes": Parameter("B", "taken in before the link holds anybody back", 180000.0, 0.0, 4000000.0),
-    "service_spread": Parameter("1", "standard deviation of the units' service, relative", 0.09, 0.0, 0.6),
+    "credit_cycles": ParameterSpec("cycles", "until a drained byte is known to its SM", 550.0, 0.0, 8000.0),
+    "link_buffer_bytes": ParameterSpec("B", "taken in before the link holds anybody back", 180000.0, 0.0, 4000000.0),
+    "service_spread": ParameterSpec("1", "standard deviation of the units' service, relative", 0.09, 0.0, 0.6),
 }
 
 
@@ -112,9 +111,7 @@ service_spread : float
         clock = self.sm_clock_mhz if sm_clock_mhz is None else sm_clock_mhz
         return np.asarray(np.minimum(np.asarray(producers) * self.sm_bytes_per_cycle * clock / 1e3, self.link_gb_per_s))
 
-    def capacity_bytes(
-        self, smids: Sequence[int] | NDArray[np.int64], sm_clock_mhz: float | None = None, *, warps: int = SUB_PARTITIONS
-    ) -> float:
+    def capacity_bytes(self, smids: Sequence[int] | IntArray, sm_clock_mhz: float | None = None, *, warps: int = SUB_PARTITIONS) -> float:
         """Q of these producers together: isolated bursts of equal size stall above V = Q + R*T0.
 
         Notes

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from xstage_bench.errors import DataError
-
-IntArray = NDArray[np.int64]
+from xstage_bench.model.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def adjusted_rand_index(a: ArrayLike, b: ArrayLike) -> float:
     table = np.zeros((x.max() + 1, y.max() + 1))
     np.add.at(table, (x, y), 1)
 
-    def pairs(counts: NDArray[np.float64]) -> float:
+    def pairs(counts: FloatArray) -> float:
         return float((counts * (counts - 1)).sum() / 2)
 
     both, first, second = pairs(table), pairs(table.sum(axis=1)), pairs(table.sum(axis=0))

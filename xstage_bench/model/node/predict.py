@@ -6,23 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xstage_bench.errors import UsageError
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
+from xstage_bench.model.burst_gap import STALLED, asked_clock
 from xstage_bench.model.node.calm import calm, calm_solution
 from xstage_bench.model.node.classes import LEVELS, unit_table
-from xstage_bench.model.node.compiled import SCALARS, choose_loop, solve_compiled
-from xstage_bench.model.node.fluid import Rows, Solution, solve
+from xstage_bench.model.node.compiled import choose_loop, solve_compiled
+from xstage_bench.model.node.fluid import FluidColumns, FluidSolution, solve
 from xstage_bench.model.node.issue import free_cycles
-from xstage_bench.model.node.packed import RULES, Packed, pack
+from xstage_bench.model.node.loop import Constants
+from xstage_bench.model.node.packed import RULES, PackedSchedules, pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.schedule.bursts import Schedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 ALONE, TIMED = RULES["isolated"], RULES["timed"]
-#: A burst is called stalled when it takes longer than this many times its T0.
-STALLED = 1.1
 #: Room differs between the SMs of a draining unit by this times the service spread, relative to its backlog.
 BLUR = 0.3
 #: Bytes per producer beyond which units are served more and more alike: their service differs by an amount, not by a lasting rate.
@@ -71,11 +68,11 @@ class NodePrediction:
         return np.maximum(self.issue_cycles - self.t0_cycles, 0.0)
 
     @property
-    def stalled(self) -> NDArray[np.bool_]:
+    def stalled(self) -> BoolArray:
         """More than 10 % above T0."""
         return np.asarray(self.issue_cycles > STALLED * self.t0_cycles)
 
-    def total_ns(self, isolated: NDArray[np.bool_]) -> FloatArray:
+    def total_ns(self, isolated: BoolArray) -> FloatArray:
         """Time line of each schedule: mean start plus mean issue of the last burst; of isolated ones the sum of their issue times."""
         issue = self.issue_cycles * 1e3 / self.sm_clock_mhz
         last = self.first[1:] - 1
@@ -118,19 +115,17 @@ def predict_node(
 
 
 def predict_packed(
-    model: NodeModel, packed: Packed, *, sm_clock_mhz: float | None = None, exact: bool = True, compiled: bool | None = None
+    model: NodeModel, packed: PackedSchedules, *, sm_clock_mhz: float | None = None, exact: bool = True, compiled: bool | None = None
 ) -> NodePrediction:
     """Predict schedules that are arrays already; otherwise as `predict_node`."""
-    clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
-    if not (np.isfinite(clock) and clock > 0):
-        raise UsageError(f"sm_clock_mhz is {sm_clock_mhz}, must be positive", f"the model's own is {model.sm_clock_mhz:g}")
+    clock = asked_clock(model.sm_clock_mhz, sm_clock_mhz)
     table = _Table.of(model, packed, None if exact else LEVELS)
     loop = choose_loop(compiled, table.free.size, table.classes.shape[2])
     if loop is None:
         out = _solve_batches(model, table, clock)
     else:
         deadline = packed.start_ns * clock / 1e3
-        out = solve_compiled(loop, table.packed, table.free, deadline, table.unheld, table.units, table.classes, _scalars(model, clock))
+        out = solve_compiled(loop, table.packed, table.free, deadline, table.unheld, table.units, table.classes, _constants(model, clock))
     drained = np.maximum(out["drained"], _carried(packed, model.link_bytes_per_cycle(clock), clock))
     per_ns = 1e3 / clock
     lag = model.issue.start_lag_ns
@@ -148,7 +143,7 @@ def predict_packed(
     )
 
 
-def _carried(packed: Packed, link: float, clock: float) -> FloatArray:
+def _carried(packed: PackedSchedules, link: float, clock: float) -> FloatArray:
     """Return the earliest time at which the link can have carried all bytes up to each burst, in cycles.
 
     The event loop extrapolates the drain of a burst from the rates at the end of its issue. Other units that begin or end later change
@@ -164,20 +159,18 @@ def _carried(packed: Packed, link: float, clock: float) -> FloatArray:
     return np.asarray(begin[owner] + through / link)
 
 
-def _scalars(model: NodeModel, clock: float) -> dict[str, float]:
-    """What the event loop needs once, by the names of `fluid.Rows`."""
-    found = (
-        model.link_bytes_per_cycle(clock),
-        model.sm_bytes_per_cycle,
-        model.link_buffer_bytes,
-        model.credit_cycles,
-        model.issue.turnaround,
-        model.issue.gap_overhead,
-        model.issue.stall_turnaround,
-        BLUR * model.service_spread,
-        EVENS_OUT_BYTES,
+def _constants(model: NodeModel, clock: float) -> Constants:
+    return Constants(
+        link=model.link_bytes_per_cycle(clock),
+        sm_rate=model.sm_bytes_per_cycle,
+        buffer=model.link_buffer_bytes,
+        credit=model.credit_cycles,
+        turnaround=float(model.issue.turnaround),
+        gap_overhead=float(model.issue.gap_overhead),
+        stall_turnaround=float(model.issue.stall_turnaround),
+        blur=BLUR * model.service_spread,
+        evens_out=EVENS_OUT_BYTES,
     )
-    return dict(zip(SCALARS, found, strict=True))
 
 
 @dataclass(slots=True)
@@ -186,9 +179,9 @@ class _Table:
     schedule each, or an isolated burst.
     """
 
-    packed: Packed
+    packed: PackedSchedules
     stores: IntArray
-    fresh: NDArray[np.bool_]
+    fresh: BoolArray
     warps_of_burst: IntArray
     free: FloatArray
     unheld: FloatArray
@@ -196,7 +189,7 @@ class _Table:
     classes: FloatArray
 
     @classmethod
-    def of(cls, model: NodeModel, packed: Packed, levels: int | None) -> _Table:
+    def of(cls, model: NodeModel, packed: PackedSchedules, levels: int | None) -> _Table:
         owner = packed.owner
         warps = packed.warps[owner]
         fresh = packed.rule[owner] == ALONE
@@ -221,7 +214,7 @@ class _Columns:
     owner: IntArray
 
     @classmethod
-    def of(cls, packed: Packed) -> _Columns:
+    def of(cls, packed: PackedSchedules) -> _Columns:
         lengths = np.diff(packed.first)
         split = np.where(packed.rule == ALONE, lengths, 1)
         owner = np.repeat(np.arange(packed.rule.size), split)
@@ -241,9 +234,9 @@ class _Columns:
 def _solve_batches(model: NodeModel, table: _Table, clock: float) -> dict[str, FloatArray]:
     """Predict by numpy's event loop."""
     out = {name: np.zeros(table.free.size) for name in RESULTS}
-    scalars = _scalars(model, clock)
+    constants = _constants(model, clock)
     for columns in _Columns.of(table.packed).batches(table.units[table.packed.producers]):
-        rows = _rows(table, columns, scalars, clock)
+        rows = _rows(table, columns, constants, clock)
         quiet, start, end, left = calm(rows)
         for chosen, still in ((np.flatnonzero(quiet), True), (np.flatnonzero(~quiet), False)):
             if chosen.size:
@@ -253,14 +246,14 @@ def _solve_batches(model: NodeModel, table: _Table, clock: float) -> dict[str, F
     return out
 
 
-def _rows(table: _Table, columns: _Columns, scalars: dict[str, float], clock: float) -> Rows:
+def _rows(table: _Table, columns: _Columns, constants: Constants, clock: float) -> FluidColumns:
     """Return the columns to solve."""
     packed = table.packed
     sets = packed.producers[columns.owner]
     members, capacity, multiple, log_weight = table.classes[sets, :, : int(table.units[sets].max())].transpose(1, 2, 0)
     step = np.arange(int(columns.bursts.max()))[:, None]
     index = np.where(step < columns.bursts, columns.first + step, columns.first)
-    return Rows(
+    return FluidColumns(
         members=members,
         weight=np.exp(log_weight),
         multiple=multiple,
@@ -273,11 +266,11 @@ def _rows(table: _Table, columns: _Columns, scalars: dict[str, float], clock: fl
         bursts=columns.bursts,
         rule=packed.rule[columns.owner],
         store_bytes=packed.store_bytes[columns.owner],
-        **{name: np.full(columns.first.size, value) for name, value in scalars.items()},
+        **{name: np.full(columns.first.size, value) for name, value in constants._asdict().items()},
     )
 
 
-def _collect(out: dict[str, FloatArray], columns: _Columns, rows: Rows, found: Solution) -> None:
+def _collect(out: dict[str, FloatArray], columns: _Columns, rows: FluidColumns, found: FluidSolution) -> None:
     members = rows.members
     length = rows.load.shape[0]
     inside = np.arange(length)[:, None] < columns.bursts

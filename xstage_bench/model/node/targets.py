@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray, IntArray
 from xstage_bench.model.node.compiled import can_compile
-from xstage_bench.model.node.data import Measured
+from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.schedule.bursts import Schedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 LIMIT = 320  # schedules in a fit: more change no parameter by more than its interval, and take longer
 SHARES = {"isolated": 0.5, "periodic": 0.25, "timed": 0.25}
 RUN, SCORE = 12, 9  # bursts of a schedule that a fit predicts and compares: what follows repeats, and the last ones need their successors
@@ -47,7 +45,7 @@ class Targets:
     sm_clock_mhz: float
 
 
-def choose(data: Measured, limit: int, seed: int) -> Measured:
+def choose(data: MeasuredSchedules, limit: int, seed: int) -> MeasuredSchedules:
     """Return at most `limit` schedules: a random part of each probe by `SHARES`; what one probe lacks the others fill."""
     if len(data.keys) <= limit:
         return data
@@ -61,7 +59,7 @@ def choose(data: Measured, limit: int, seed: int) -> Measured:
     return data.take(np.sort(np.array(taken + rest[: limit - len(taken)].tolist(), dtype=np.int64)))
 
 
-def targets(data: Measured) -> Targets:
+def targets(data: MeasuredSchedules) -> Targets:
     """Prepare schedules for a fit; bursts that were not measured or store nothing are left out."""
     schedules = tuple(replace(s, bursts=s.bursts[:RUN]) if s.start != "isolated" and len(s.bursts) > RUN else s for s in data.schedules)
     lengths = np.array([len(s.bursts) for s in schedules])

@@ -8,117 +8,127 @@ Like `loop`, it runs as it is, on lists, and compiled by numba, on arrays.
 
 from __future__ import annotations
 
-import math
+from xstage_bench.model.backpressure import FAR, service_weight
+from xstage_bench.model.tasks.state import FULL, INFLOW, LEVEL, NOW, OUTSTANDING, STEPS, SYS, State, Work
 
-from xstage_bench.model.tasks.state import FAR, FULL, INFLOW, LEVEL, NOW, OUTSTANDING, STEPS, SYS, State, Work
+
+def role_of(p: int, t: int) -> int:
+    """Return the place of the role of SM p that executes task t, in what each role has one of."""
+    return 2 * p + t % 2
 
 
-def share(w: Work, s: State) -> None:
+def bursts_waiting(state: State, p: int) -> int:
+    """Count the bursts of an SM that wait for room: one for each role at most."""
+    waiting: int = (state.room_needed[2 * p] >= 0.0) + (state.room_needed[2 * p + 1] >= 0.0)
+    return waiting
+
+
+def share_link(work: Work, state: State) -> None:
     """Find the rates: each SM its own, or the link by the units' weights once the buffer before it is full."""
     inflow, total, level = 0.0, 0.0, 0.0
-    for u in range(len(s.rate)):
-        s.rate[u] = w.sm_rate if s.active[u] > 0 else 0.0
-        inflow += s.active[u] * w.sm_rate
-        if s.active[u] > 0:
-            s.weight[u] = math.exp(w.log_weight[u] * w.evens_out / (w.evens_out + s.grown[u]))
-            total += s.weight[u]
-    if s.link[FULL] > 0 and inflow > w.link:
-        left, again = w.link, True
+    for u in range(len(state.rate)):
+        state.rate[u] = work.sm_rate if state.active_sms[u] > 0 else 0.0
+        inflow += state.active_sms[u] * work.sm_rate
+        if state.active_sms[u] > 0:
+            state.weight[u] = service_weight(work.log_weight[u], work.evens_out, state.stored_since_idle[u])
+            total += state.weight[u]
+    if state.stage[FULL] > 0 and inflow > work.link:
+        left, again = work.link, True
         while again and total > 1e-12:
             # Units that cannot use their share get what they ask for, and the rest is shared again.
             again = False
             level = left / total
-            for u in range(len(s.rate)):
-                if s.active[u] > 0 and s.weight[u] > 0 and s.active[u] * w.sm_rate <= s.weight[u] * level:
-                    left -= s.active[u] * w.sm_rate
-                    total -= s.weight[u]
-                    s.weight[u] = 0.0
+            for u in range(len(state.rate)):
+                if state.active_sms[u] > 0 and state.weight[u] > 0 and state.active_sms[u] * work.sm_rate <= state.weight[u] * level:
+                    left -= state.active_sms[u] * work.sm_rate
+                    total -= state.weight[u]
+                    state.weight[u] = 0.0
                     again = True
-        for u in range(len(s.rate)):
-            if s.active[u] > 0 and s.weight[u] > 0:
-                s.rate[u] = s.weight[u] * level / s.active[u]
-        inflow = w.link
-    s.link[INFLOW] = inflow
+        for u in range(len(state.rate)):
+            if state.active_sms[u] > 0 and state.weight[u] > 0:
+                state.rate[u] = state.weight[u] * level / state.active_sms[u]
+        inflow = work.link
+    state.stage[INFLOW] = inflow
 
 
-def catch_up(w: Work, s: State, p: int) -> None:
+def catch_up(work: Work, state: State, p: int) -> None:
     """Bring an SM up to the course of its unit."""
-    u = w.unit[p]
-    drained = s.course[u] - s.mark[p]
-    s.mark[p] = s.course[u]
-    if s.out[p] <= 0.0:
+    u = work.unit[p]
+    drained = state.course[u] - state.caught_up_to[p]
+    state.caught_up_to[p] = state.course[u]
+    if state.outstanding[p] <= 0.0:
         return
-    waiting = (s.pending[2 * p] > 0.0) + (s.pending[2 * p + 1] > 0.0)
+    waiting = (state.room_needed[2 * p] > 0.0) + (state.room_needed[2 * p + 1] > 0.0)
     for i in (2 * p, 2 * p + 1):
-        if s.pending[i] > 0.0:
-            s.pending[i] = max(s.pending[i] - drained / waiting, 0.0)
-        if s.due[i] > 0.0:
-            s.due[i] = max(s.due[i] - drained, 0.0)
-        if s.fetching[i] > 0.0:
-            s.fetching[i] = max(s.fetching[i] - drained, 0.0)
-        if s.polling[i] > 0.0:
-            s.polling[i] = max(s.polling[i] - drained, 0.0)
+        if state.room_needed[i] > 0.0:
+            state.room_needed[i] = max(state.room_needed[i] - drained / waiting, 0.0)
+        if state.release_behind[i] > 0.0:
+            state.release_behind[i] = max(state.release_behind[i] - drained, 0.0)
+        if state.fetch_behind[i] > 0.0:
+            state.fetch_behind[i] = max(state.fetch_behind[i] - drained, 0.0)
+        if state.read_behind[i] > 0.0:
+            state.read_behind[i] = max(state.read_behind[i] - drained, 0.0)
     if waiting == 0:
-        s.out[p] = max(s.out[p] - drained, 0.0)
+        state.outstanding[p] = max(state.outstanding[p] - drained, 0.0)
 
 
-def aim(w: Work, s: State, p: int) -> None:
+def aim_next(work: Work, state: State, p: int) -> None:
     """Find what happens next to an SM that is up to date, and to its unit."""
-    u = w.unit[p]
-    waiting = (s.pending[2 * p] >= 0.0) + (s.pending[2 * p + 1] >= 0.0)
+    u = work.unit[p]
+    waiting = bursts_waiting(state, p)
     ahead = FAR
-    if s.out[p] > 0.0:
-        ahead = s.out[p] if waiting == 0 else FAR
+    if state.outstanding[p] > 0.0:
+        ahead = state.outstanding[p] if waiting == 0 else FAR
         for i in (2 * p, 2 * p + 1):
-            if s.pending[i] >= 0.0:
-                ahead = min(ahead, s.pending[i] * waiting)
-            if s.due[i] >= 0.0:
-                ahead = min(ahead, s.due[i])
-            if s.fetching[i] >= 0.0:
-                ahead = min(ahead, s.fetching[i])
-            if s.polling[i] >= 0.0:
-                ahead = min(ahead, s.polling[i])
-    s.target[p] = s.course[u] + ahead if ahead < FAR else FAR
+            if state.room_needed[i] >= 0.0:
+                ahead = min(ahead, state.room_needed[i] * waiting)
+            if state.release_behind[i] >= 0.0:
+                ahead = min(ahead, state.release_behind[i])
+            if state.fetch_behind[i] >= 0.0:
+                ahead = min(ahead, state.fetch_behind[i])
+            if state.read_behind[i] >= 0.0:
+                ahead = min(ahead, state.read_behind[i])
+    state.target[p] = state.course[u] + ahead if ahead < FAR else FAR
     soonest = FAR
-    for i in range(s.begin_of[u], s.begin_of[u + 1]):
-        soonest = min(soonest, s.target[s.members[i]])
-    s.soonest[u] = soonest
+    for i in range(state.unit_begin[u], state.unit_begin[u + 1]):
+        soonest = min(soonest, state.target[state.sms_by_unit[i]])
+    state.nearest_target[u] = soonest
 
 
-def advance(w: Work, s: State, until: float) -> bool:
+def advance(work: Work, state: State, until: float) -> bool:
     """Move to the next event, at most to `until`; return whether it was `until`."""
-    dt = until - s.link[NOW]
+    dt = until - state.stage[NOW]
     by_queue = True
-    for u in range(len(s.rate)):
-        if s.active[u] > 0 and s.rate[u] > 0.0 and s.soonest[u] < FAR:
-            ahead = (s.soonest[u] - s.course[u]) / s.rate[u]
+    for u in range(len(state.rate)):
+        if state.active_sms[u] > 0 and state.rate[u] > 0.0 and state.nearest_target[u] < FAR:
+            ahead = (state.nearest_target[u] - state.course[u]) / state.rate[u]
             if ahead < dt:
                 dt, by_queue = max(ahead, 0.0), False
-    growth = s.link[INFLOW] - w.link
-    if growth > 0.0 and s.link[FULL] == 0.0:
-        filled = (w.buffer - s.link[LEVEL]) / growth
+    growth = state.stage[INFLOW] - work.link
+    if growth > 0.0 and state.stage[FULL] == 0.0:
+        filled = (work.buffer - state.stage[LEVEL]) / growth
         if filled < dt:
             dt, by_queue = max(filled, 0.0), False
     if dt >= FAR / 2:
         return True
-    for u in range(len(s.rate)):
-        if s.active[u] > 0:
-            step = s.rate[u] * dt
-            s.course[u] += step
-            s.link[OUTSTANDING] -= step * (s.active[u] - s.held[u])
-    s.link[LEVEL] = min(max(s.link[LEVEL] + growth * dt, 0.0), w.buffer)
-    s.link[NOW] += dt
-    s.link[STEPS] += 1
+    for u in range(len(state.rate)):
+        if state.active_sms[u] > 0:
+            step = state.rate[u] * dt
+            state.course[u] += step
+            state.stage[OUTSTANDING] -= step * (state.active_sms[u] - state.held_sms[u])
+    state.stage[LEVEL] = min(max(state.stage[LEVEL] + growth * dt, 0.0), work.buffer)
+    state.stage[NOW] += dt
+    state.stage[STEPS] += 1
     return by_queue
 
 
-def everything(w: Work, s: State) -> float:
+def all_drained_at(work: Work, state: State) -> float:
     """When all that all SMs have outstanding has left the link, for a release at system scope; else now."""
-    now: float = s.link[NOW]
-    if w.publish == SYS:
-        now += (s.link[OUTSTANDING] + s.link[LEVEL]) / w.link
+    now: float = state.stage[NOW]
+    if work.publish == SYS:
+        now += (state.stage[OUTSTANDING] + state.stage[LEVEL]) / work.link
     return now
 
 
 #: What the compiled form compiles, callees first.
-COMPILED = ("share", "catch_up", "aim", "advance", "everything")
+COMPILED = ("role_of", "bursts_waiting", "share_link", "catch_up", "aim_next", "advance", "all_drained_at")

@@ -7,302 +7,305 @@ from __future__ import annotations
 
 import math
 from heapq import heappop, heappush
-from typing import Any
 
-from xstage_bench.model.tasks.drain import advance, aim, catch_up, everything, share
-from xstage_bench.model.tasks.state import CHUNK, FAR, FULL, LEVEL, LOOK, NOW, OUTSTANDING, POLL, RELAXED, STORE, STORED, State, Work
-
-_TIE = 0.25  # cycles: a queue that empties within this is idle
-_WIDE = 34.0  # logaddexp(0, x) is x above this, and 0 below its negative, to double precision
+from xstage_bench.model.backpressure import FAR, TIE, blurred_excess, is_full
+from xstage_bench.model.tasks.drain import advance, aim_next, all_drained_at, bursts_waiting, catch_up, role_of, share_link
+from xstage_bench.model.tasks.state import CHUNK, FULL, LEVEL, LOOK, NOW, OUTSTANDING, POLL, RELAXED, STORE, STORED, Queue, State, Work
 
 
-def start_tasks(w: Work, s: State, queue: Any, p: int) -> None:
+def start_ready_tasks(work: Work, state: State, queue: Queue, p: int) -> None:
     """Start the SM's next tasks as far as it is known when their roles are ready: their starts may lie ahead."""
-    while s.next[p] < w.first[p + 1]:
-        t = s.next[p]
-        at = s.ready[t]
-        if math.isnan(at) or (t > w.first[p] and math.isnan(s.computed[t - 1])) or math.isnan(s.supplied[p]):
+    while state.next_task[p] < work.first[p + 1]:
+        t = state.next_task[p]
+        at = state.ready[t]
+        if math.isnan(at) or (t > work.first[p] and math.isnan(state.computed[t - 1])) or math.isnan(state.operands_at[p]):
             return
-        if t > w.first[p]:
-            at = max(at, s.computed[t - 1] + w.turn, s.supplied[p])
-        s.start[t] = at
-        s.next[p] = t + 1
-        if w.ahead > 0.0:
-            s.rest[t] = w.compute[t]
+        if t > work.first[p]:
+            at = max(at, state.computed[t - 1] + work.turn, state.operands_at[p])
+        state.start[t] = at
+        state.next_task[p] = t + 1
+        if work.ahead > 0.0:
+            state.compute_left[t] = work.compute[t]
             heappush(queue, (at, CHUNK, t))
         else:
-            s.computed[t] = at + w.compute[t]
-            heappush(queue, (s.computed[t], STORE, t))
+            state.computed[t] = at + work.compute[t]
+            heappush(queue, (state.computed[t], STORE, t))
 
 
-def compute_on(w: Work, s: State, queue: Any, t: int) -> None:
+def compute_chunk(work: Work, state: State, queue: Queue, t: int) -> None:
     """Compute as far as operands have been asked for, and ask for those behind: of this task, or of the beginning of the next one."""
-    now, p = s.link[NOW], w.owner[t]
-    s.asked[p] = now
-    if s.rest[t] <= w.ahead:
-        s.computed[t] = now + s.rest[t]
-        s.supplied[p] = math.nan
-        heappush(queue, (s.computed[t], STORE, t))
-    s.hungry[p] = t
-    if s.issuing[2 * p + 1 - t % 2] < 0:  # the other role's: its own task stores nothing yet
-        supply(w, s, queue, p)
+    now, p = state.stage[NOW], work.owner[t]
+    state.asked_at[p] = now
+    if state.compute_left[t] <= work.ahead:
+        state.computed[t] = now + state.compute_left[t]
+        state.operands_at[p] = math.nan
+        heappush(queue, (state.computed[t], STORE, t))
+    state.starved_task[p] = t
+    if state.storing_task[role_of(p, t + 1)] < 0:  # the other role's: its own task stores nothing yet
+        supply_operands(work, state, queue, p)
 
 
-def supply(w: Work, s: State, queue: Any, p: int) -> None:
+def supply_operands(work: Work, state: State, queue: Queue, p: int) -> None:
     """The SM has taken all stores that lay before its operands, which come when most of those have drained."""
-    t = s.hungry[p]
-    s.hungry[p] = -1
-    catch_up(w, s, p)
+    t = state.starved_task[p]
+    state.starved_task[p] = -1
+    catch_up(work, state, p)
     # Where nothing is stored they come in time, or the compute time that was given has that in it already.
-    supplied = s.link[NOW] + min(w.reach, w.ahead)
-    rate = s.rate[w.unit[p]]
-    if s.out[p] > w.passed and rate > 0.0:
-        supplied += (s.out[p] - w.passed) / rate
-    if math.isnan(s.computed[t]):
-        s.rest[t] -= w.ahead
-        heappush(queue, (max(s.asked[p] + w.ahead, supplied), CHUNK, t))
+    supplied = state.stage[NOW] + min(work.reach, work.ahead)
+    rate = state.rate[work.unit[p]]
+    if state.outstanding[p] > work.passed and rate > 0.0:
+        supplied += (state.outstanding[p] - work.passed) / rate
+    if math.isnan(state.computed[t]):
+        state.compute_left[t] -= work.ahead
+        heappush(queue, (max(state.asked_at[p] + work.ahead, supplied), CHUNK, t))
         return
-    s.supplied[p] = supplied - (w.ahead - s.rest[t])
-    start_tasks(w, s, queue, p)
+    state.operands_at[p] = supplied - (work.ahead - state.compute_left[t])
+    start_ready_tasks(work, state, queue, p)
 
 
-def look(w: Work, s: State, queue: Any, t: int) -> None:
+def fetch_task(work: Work, state: State, queue: Queue, t: int) -> None:
     """A task's role is free: it fetches the task from shared memory, behind all stores that the SM has outstanding."""
-    p = w.owner[t]
-    catch_up(w, s, p)
-    if w.fetch > 0 and s.out[p] > 0.0:
-        i = 2 * p + t % 2
-        s.fetching[i] = s.out[p]
-        s.looker[i] = t
-        aim(w, s, p)
+    p = work.owner[t]
+    catch_up(work, state, p)
+    if work.fetch > 0 and state.outstanding[p] > 0.0:
+        i = role_of(p, t)
+        state.fetch_behind[i] = state.outstanding[p]
+        state.looking_task[i] = t
+        aim_next(work, state, p)
     else:
-        fetched(w, s, queue, t)
+        await_event(work, state, queue, t)
 
 
-def fetched(w: Work, s: State, queue: Any, t: int) -> None:
+def await_event(work: Work, state: State, queue: Queue, t: int) -> None:
     """A role has its task: look for the event as soon as it has happened, which an earlier look would have missed."""
-    event = w.waits[t]
+    event = work.waits[t]
     if event < 0:
-        s.ready[t] = s.link[NOW]
-        start_tasks(w, s, queue, w.owner[t])
-    elif s.missing[event] > 0:
-        s.blocked[t] = s.first_blocked[event]
-        s.first_blocked[event] = t
+        state.ready[t] = state.stage[NOW]
+        start_ready_tasks(work, state, queue, work.owner[t])
+    elif state.signals_missing[event] > 0:
+        state.next_waiting[t] = state.first_waiting[event]
+        state.first_waiting[event] = t
     else:
-        heappush(queue, (max(s.link[NOW], s.happened[event]), POLL, t))
+        heappush(queue, (max(state.stage[NOW], state.happened_at[event]), POLL, t))
 
 
-def poll(w: Work, s: State, queue: Any, t: int) -> None:
+def read_event(work: Work, state: State, queue: Queue, t: int) -> None:
     """A role reads its event. The load leaves the SM behind the stores that are outstanding."""
-    p = w.owner[t]
-    catch_up(w, s, p)
-    if s.out[p] > 0.0:
-        i = 2 * p + t % 2
-        s.polling[i] = s.out[p]
-        s.looker[i] = t
-        aim(w, s, p)
+    p = work.owner[t]
+    catch_up(work, state, p)
+    if state.outstanding[p] > 0.0:
+        i = role_of(p, t)
+        state.read_behind[i] = state.outstanding[p]
+        state.looking_task[i] = t
+        aim_next(work, state, p)
     else:
-        polled(w, s, queue, t)
+        see_event(work, state, queue, t)
 
 
-def polled(w: Work, s: State, queue: Any, t: int) -> None:
+def see_event(work: Work, state: State, queue: Queue, t: int) -> None:
     """The read has reached the event."""
-    s.ready[t] = max(s.link[NOW] + w.trip, s.happened[w.waits[t]] + w.wait)
-    start_tasks(w, s, queue, w.owner[t])
+    state.ready[t] = max(state.stage[NOW] + work.trip, state.happened_at[work.waits[t]] + work.wait)
+    start_ready_tasks(work, state, queue, work.owner[t])
 
 
-def end_task(w: Work, s: State, queue: Any, t: int, at: float) -> None:
+def end_task(work: Work, state: State, queue: Queue, t: int, at: float) -> None:
     """Note a task's end, which may lie ahead; its role goes on to its next task, and who waited for the event reads it."""
-    go_on(w, s, queue, t, at)
-    happen(w, s, queue, t, at)
+    free_role(work, state, queue, t, at)
+    signal_event(work, state, queue, t, at)
 
 
-def go_on(w: Work, s: State, queue: Any, t: int, at: float) -> None:
+def free_role(work: Work, state: State, queue: Queue, t: int, at: float) -> None:
     """A task has ended: its role goes on to its next one."""
-    s.ended[t] = at
-    if t + w.lag < w.first[w.owner[t] + 1]:
-        heappush(queue, (at + w.again, LOOK, t + w.lag))
+    state.ended[t] = at
+    if t + work.lag < work.first[work.owner[t] + 1]:
+        heappush(queue, (at + work.again, LOOK, t + work.lag))
 
 
-def happen(w: Work, s: State, queue: Any, t: int, at: float) -> None:
+def signal_event(work: Work, state: State, queue: Queue, t: int, at: float) -> None:
     """A task's signal is out: note when its event is complete, and let those read it who wait for it."""
-    event = w.signals[t]
+    event = work.signals[t]
     if event < 0:
         return
-    s.happened[event] = max(s.happened[event], at)
-    s.missing[event] -= 1
-    if s.missing[event] == 0:
-        waiting = s.first_blocked[event]
-        s.first_blocked[event] = -1
+    state.happened_at[event] = max(state.happened_at[event], at)
+    state.signals_missing[event] -= 1
+    if state.signals_missing[event] == 0:
+        waiting = state.first_waiting[event]
+        state.first_waiting[event] = -1
         while waiting >= 0:
-            heappush(queue, (s.happened[event], POLL, waiting))
-            waiting = s.blocked[waiting]
+            heappush(queue, (state.happened_at[event], POLL, waiting))
+            waiting = state.next_waiting[waiting]
 
 
-def store(w: Work, s: State, queue: Any, t: int) -> bool:
+def issue_stores(work: Work, state: State, queue: Queue, t: int) -> bool:
     """Issue a task's stores as far as there is room; return whether the rates change."""
-    now, p = s.link[NOW], w.owner[t]
-    u = w.unit[p]
-    if w.free[t] < 0.0:
-        if w.signals[t] >= 0:
+    now, p = state.stage[NOW], work.owner[t]
+    u = work.unit[p]
+    if work.free[t] < 0.0:
+        if work.signals[t] >= 0:
             heappush(queue, (now, STORED, t))
         else:
-            end_task(w, s, queue, t, now)
+            end_task(work, state, queue, t, now)
         return False
-    size = w.load[t]
+    size = work.load[t]
     if size <= 0.0:
-        s.stored[t] = now + w.free[t]
-        heappush(queue, (s.stored[t], STORED, t))
+        state.stored[t] = now + work.free[t]
+        heappush(queue, (state.stored[t], STORED, t))
         return False
-    s.issuing[2 * p + t % 2] = t
-    catch_up(w, s, p)
-    before, rate = s.out[p], s.rate[u]
+    state.storing_task[role_of(p, t)] = t
+    catch_up(work, state, p)
+    before, rate = state.outstanding[p], state.rate[u]
     known = 0.0
-    if s.pending[2 * p] >= 0.0 or s.pending[2 * p + 1] >= 0.0:
+    if bursts_waiting(state, p) > 0:
         over = size
     else:
-        over = before + size - w.capacity[u]
-        if before > _TIE * rate and rate > 0.0:
-            # A draining SM learns of its room a credit late; what its bursts differ by blurs the onset (`fluid`).
-            hidden, blur = rate * (w.credit - w.free[t]), w.blur * before + 1e-9
-            x = (over + hidden) / blur
-            if x < -_WIDE:
-                over = -hidden
-            elif x < _WIDE:
-                over = blur * (max(x, 0.0) + math.log1p(math.exp(-abs(x)))) - hidden
-            known = now + w.credit + over / rate
+        over = before + size - work.capacity[u]
+        if before > TIE * rate and rate > 0.0:
+            # A draining SM learns of its room a credit late; what its bursts differ by blurs the onset.
+            over = blurred_excess(over, rate, work.credit - work.free[t], work.blur * before + 1e-9)
+            known = now + work.credit + over / rate
     issued = size - max(min(over, size), 0.0)
     changed: bool = before <= 0.0
     if changed:
-        s.active[u] += 1
-    s.out[p] += issued
-    s.link[OUTSTANDING] += issued
-    s.grown[u] += size / (s.begin_of[u + 1] - s.begin_of[u])
+        state.active_sms[u] += 1
+    state.outstanding[p] += issued
+    state.stage[OUTSTANDING] += issued
+    state.stored_since_idle[u] += size / (state.unit_begin[u + 1] - state.unit_begin[u])
     if over > 0.0:
-        i = 2 * p + t % 2
-        if s.pending[2 * p] < 0.0 and s.pending[2 * p + 1] < 0.0:
-            s.held[u] += 1
-        s.pending[i] = min(over, size)
-        s.slot[i] = t
-        if s.out[p] <= 0.0:
-            s.out[p] = 1e-6
+        i = role_of(p, t)
+        if bursts_waiting(state, p) == 0:
+            state.held_sms[u] += 1
+        state.room_needed[i] = min(over, size)
+        state.slot_task[i] = t
+        if state.outstanding[p] <= 0.0:
+            state.outstanding[p] = 1e-6
     else:
-        s.stored[t] = max(now + w.free[t], known)
-        heappush(queue, (s.stored[t], STORED, t))
-    aim(w, s, p)
+        state.stored[t] = max(now + work.free[t], known)
+        heappush(queue, (state.stored[t], STORED, t))
+    aim_next(work, state, p)
     return changed
 
 
-def stored(w: Work, s: State, queue: Any, t: int) -> None:
+def publish(work: Work, state: State, queue: Queue, t: int) -> None:
     """A task's stores have been issued: signal, at once or when what the fence waits for has drained."""
-    now, p = s.link[NOW], w.owner[t]
-    s.left[t] = s.link[OUTSTANDING] + s.link[LEVEL]
-    if s.issuing[2 * p + t % 2] == t:
-        s.issuing[2 * p + t % 2] = -1
-        if s.hungry[p] >= 0 and s.hungry[p] % 2 != t % 2:
-            supply(w, s, queue, p)
-    catch_up(w, s, p)
-    s.drained[t] = max(now, s.exit[p])
-    if s.out[p] > 0.0:
-        s.drained[t] = now + s.out[p] / s.rate[w.unit[p]] + s.link[LEVEL] / w.link
-    if w.signals[t] < 0 or w.publish == RELAXED:
-        end_task(w, s, queue, t, now + (w.signal if w.signals[t] >= 0 else 0.0))
+    now, p = state.stage[NOW], work.owner[t]
+    state.left[t] = state.stage[OUTSTANDING] + state.stage[LEVEL]
+    if state.storing_task[role_of(p, t)] == t:
+        state.storing_task[role_of(p, t)] = -1
+        if state.starved_task[p] >= 0 and state.starved_task[p] % 2 != t % 2:
+            supply_operands(work, state, queue, p)
+    catch_up(work, state, p)
+    state.drained[t] = max(now, state.buffer_exit[p])
+    if state.outstanding[p] > 0.0:
+        state.drained[t] = now + state.outstanding[p] / state.rate[work.unit[p]] + state.stage[LEVEL] / work.link
+    if work.signals[t] < 0 or work.publish == RELAXED:
+        end_task(work, state, queue, t, now + (work.signal if work.signals[t] >= 0 else 0.0))
         return
-    if w.elsewhere > 0:
-        go_on(w, s, queue, t, now)
-        happen(w, s, queue, t, max(s.drained[t], everything(w, s)) + w.signal)
-    elif s.out[p] > 0.0:
-        i = 2 * p + t % 2
-        s.due[i] = s.out[p]
-        s.slot[i] = t
-        s.cleared[i] = everything(w, s)
-        aim(w, s, p)
+    if work.elsewhere > 0:
+        free_role(work, state, queue, t, now)
+        signal_event(work, state, queue, t, max(state.drained[t], all_drained_at(work, state)) + work.signal)
+    elif state.outstanding[p] > 0.0:
+        i = role_of(p, t)
+        state.release_behind[i] = state.outstanding[p]
+        state.slot_task[i] = t
+        state.release_from[i] = all_drained_at(work, state)
+        aim_next(work, state, p)
     else:
-        end_task(w, s, queue, t, max(s.exit[p], everything(w, s)) + w.signal)
+        end_task(work, state, queue, t, max(state.buffer_exit[p], all_drained_at(work, state)) + work.signal)
 
 
-def reached(w: Work, s: State, queue: Any, u: int) -> bool:
+def settle_targets(work: Work, state: State, queue: Queue, u: int) -> bool:
     """Handle the SMs of a unit whose target the course has reached; return whether the rates change."""
     changed = False
-    now = s.link[NOW]
-    for k in range(s.begin_of[u], s.begin_of[u + 1]):
-        p = s.members[k]
-        if s.target[p] > s.course[u] + _TIE * 1e-3 * s.rate[u]:
+    now = state.stage[NOW]
+    for k in range(state.unit_begin[u], state.unit_begin[u + 1]):
+        p = state.sms_by_unit[k]
+        if state.target[p] > state.course[u] + TIE * 1e-3 * state.rate[u]:
             continue
-        catch_up(w, s, p)
-        slack = 1e-3 * s.rate[u] + 1e-9
+        catch_up(work, state, p)
+        slack = 1e-3 * state.rate[u] + 1e-9
         for i in (2 * p, 2 * p + 1):
-            t = s.slot[i]
-            if s.pending[i] >= 0.0 and s.pending[i] <= slack:
-                s.pending[i] = -1.0
-                if s.pending[2 * p] < 0.0 and s.pending[2 * p + 1] < 0.0:
-                    s.held[u] -= 1
-                s.stored[t] = max(s.computed[t] + w.free[t], now + w.credit)
-                heappush(queue, (s.stored[t], STORED, t))
-            if s.due[i] >= 0.0 and s.due[i] <= slack:
-                s.due[i] = -1.0
-                end_task(w, s, queue, t, max(now + s.link[LEVEL] / w.link, s.cleared[i]) + w.signal)
-            if s.polling[i] >= 0.0 and s.polling[i] <= slack:
-                s.polling[i] = -1.0
-                polled(w, s, queue, s.looker[i])
-            if s.fetching[i] >= 0.0 and s.fetching[i] <= slack:
-                s.fetching[i] = -1.0
-                fetched(w, s, queue, s.looker[i])
-        if s.pending[2 * p] < 0.0 and s.pending[2 * p + 1] < 0.0 and s.out[p] <= slack:
-            s.link[OUTSTANDING] = max(s.link[OUTSTANDING] - s.out[p], 0.0)
-            s.out[p] = 0.0
-            s.exit[p] = now + s.link[LEVEL] / w.link
-            s.active[u] -= 1
-            if s.active[u] == 0:
-                s.grown[u] = 0.0
+            t = state.slot_task[i]
+            if state.room_needed[i] >= 0.0 and state.room_needed[i] <= slack:
+                state.room_needed[i] = -1.0
+                if bursts_waiting(state, p) == 0:
+                    state.held_sms[u] -= 1
+                state.stored[t] = max(state.computed[t] + work.free[t], now + work.credit)
+                heappush(queue, (state.stored[t], STORED, t))
+            if state.release_behind[i] >= 0.0 and state.release_behind[i] <= slack:
+                state.release_behind[i] = -1.0
+                end_task(work, state, queue, t, max(now + state.stage[LEVEL] / work.link, state.release_from[i]) + work.signal)
+            if state.read_behind[i] >= 0.0 and state.read_behind[i] <= slack:
+                state.read_behind[i] = -1.0
+                see_event(work, state, queue, state.looking_task[i])
+            if state.fetch_behind[i] >= 0.0 and state.fetch_behind[i] <= slack:
+                state.fetch_behind[i] = -1.0
+                await_event(work, state, queue, state.looking_task[i])
+        if bursts_waiting(state, p) == 0 and state.outstanding[p] <= slack:
+            state.stage[OUTSTANDING] = max(state.stage[OUTSTANDING] - state.outstanding[p], 0.0)
+            state.outstanding[p] = 0.0
+            state.buffer_exit[p] = now + state.stage[LEVEL] / work.link
+            state.active_sms[u] -= 1
+            if state.active_sms[u] == 0:
+                state.stored_since_idle[u] = 0.0
             changed = True
-        aim(w, s, p)
+        aim_next(work, state, p)
     return changed
 
 
-def run(w: Work, s: State) -> None:
-    """Execute all tasks; the results stand in `s`.
+def run(work: Work, state: State) -> None:
+    """Execute all tasks; the results stand in `state`.
 
     Parameters
     ----------
-    w : Work
-    s : State
+    work : Work
+    state : State
         Fresh.
     """
     queue = [(FAR, STORED, 0)]
-    for p in range(len(s.next)):
-        for t in range(w.first[p], min(w.first[p] + w.lag, w.first[p + 1])):
+    for p in range(len(state.next_task)):
+        for t in range(work.first[p], min(work.first[p] + work.lag, work.first[p + 1])):
             heappush(queue, (0.0, LOOK, t))
     while True:
         at, kind, t = queue[0]
-        if advance(w, s, at):
+        if advance(work, state, at):
             if at >= FAR:
                 return
             heappop(queue)
             changed = False
             if kind == STORE:
-                changed = store(w, s, queue, t)
+                changed = issue_stores(work, state, queue, t)
             elif kind == STORED:
-                stored(w, s, queue, t)
+                publish(work, state, queue, t)
             elif kind == LOOK:
-                look(w, s, queue, t)
+                fetch_task(work, state, queue, t)
             elif kind == CHUNK:
-                compute_on(w, s, queue, t)
+                compute_chunk(work, state, queue, t)
             else:
-                poll(w, s, queue, t)
+                read_event(work, state, queue, t)
         else:
             changed = False
-            for u in range(len(s.rate)):
-                if s.active[u] > 0 and s.soonest[u] <= s.course[u] + _TIE * 1e-3 * s.rate[u]:
-                    changed = reached(w, s, queue, u) or changed
-        full = 1.0 if s.link[LEVEL] >= w.buffer * (1 - 1e-9) else 0.0
-        if changed or full != s.link[FULL]:
-            s.link[FULL] = full
-            share(w, s)
+            for u in range(len(state.rate)):
+                if state.active_sms[u] > 0 and state.nearest_target[u] <= state.course[u] + TIE * 1e-3 * state.rate[u]:
+                    changed = settle_targets(work, state, queue, u) or changed
+        full = 1.0 if is_full(state.stage[LEVEL], work.buffer) else 0.0
+        if changed or full != state.stage[FULL]:
+            state.stage[FULL] = full
+            share_link(work, state)
 
 
 #: What the compiled form compiles after what it takes from `drain`, callees first.
 COMPILED = (
-    *("start_tasks", "supply", "compute_on", "go_on", "happen", "end_task", "fetched", "look", "polled", "poll"),
-    *("store", "stored", "reached", "run"),
+    *(
+        "start_ready_tasks",
+        "supply_operands",
+        "compute_chunk",
+        "free_role",
+        "signal_event",
+        "end_task",
+        "await_event",
+        "fetch_task",
+        "see_event",
+        "read_event",
+    ),
+    *("issue_stores", "publish", "settle_targets", "run"),
 )

@@ -7,23 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
+from xstage_bench.model.burst_gap import STALLED, asked_clock
 from xstage_bench.model.document import HoldoutStatus, Model
 from xstage_bench.model.node.entry import NodeEntry, model_of
 from xstage_bench.model.node.intervals import DEEP, REGIMES, in_range
 from xstage_bench.model.node.parameters import NodeModel
-from xstage_bench.model.node.predict import STALLED
 from xstage_bench.model.node_pair import entry_of
-from xstage_bench.model.tasks.compiled import choose_compiled, run
+from xstage_bench.model.tasks.compiled import Loop, choose_loop, run
 from xstage_bench.model.tasks.costs import TaskCosts, costs_of, find_costs, notes_of, reference_costs
 from xstage_bench.model.tasks.state import LEVEL, NOW, State
 from xstage_bench.model.tasks.work import work_of
 from xstage_bench.schedule.tasks import TaskSchedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: An issue time that exceeds T0 by less is T0 by another way of adding it up.
 ROUNDING_NS = 1e-6
 #: Columns of `TaskPrediction.rows`, beside the schedule's own.
@@ -97,7 +95,7 @@ class TaskPrediction:
     issue_high_ns: FloatArray
     backlog_bytes: FloatArray
     visible_ns: FloatArray
-    in_calibrated_range: NDArray[np.bool_]
+    in_calibrated_range: BoolArray
     total_ns: float
     total_low_ns: float | None
     total_high_ns: float | None
@@ -220,10 +218,8 @@ def predict_tasks_all(
     twin: bool = True,
 ) -> list[TaskPrediction]:
     """Predict many; see `predict_tasks`."""
-    clock = model.sm_clock_mhz if sm_clock_mhz is None else float(sm_clock_mhz)
-    if not (np.isfinite(clock) and clock > 0):
-        raise UsageError(f"sm_clock_mhz is {sm_clock_mhz}, must be positive", f"the model's own is {model.sm_clock_mhz:g}")
-    fast = choose_compiled(compiled, sum(s.task_count for s in schedules))
+    clock = asked_clock(model.sm_clock_mhz, sm_clock_mhz)
+    fast = choose_loop(compiled, sum(s.task_count for s in schedules))
     own = find_costs(model.tasks, compute)
     given = costs or own or reference_costs(compute)
     notes = tuple(notes_of(given, model.gpu, own=costs is not None or own is not None))
@@ -260,7 +256,7 @@ def node_of(model: Model, schedule: TaskSchedule, pair: str | None = None) -> No
 
 
 def _predict(
-    entry: NodeEntry, schedule: TaskSchedule, clock: float, costs: TaskCosts, notes: tuple[str, ...], fast: bool, twin: bool
+    entry: NodeEntry, schedule: TaskSchedule, clock: float, costs: TaskCosts, notes: tuple[str, ...], fast: Loop | None, twin: bool
 ) -> TaskPrediction:
     node = model_of(entry)
     executed, smids, free = _execute(node, schedule, clock, costs, fast)
@@ -271,7 +267,7 @@ def _predict(
     issue = executed.stored - executed.computed
     low, high = _issue_factors(entry, issue / free)
     error = costs.total_error
-    drained = float(executed.link[NOW] + executed.link[LEVEL] / node.link_bytes_per_cycle(clock))
+    drained = float(executed.stage[NOW] + executed.stage[LEVEL] / node.link_bytes_per_cycle(clock))
     fence = costs_of(costs, replace(schedule, publish="release.sys")).signal
     return TaskPrediction(
         schedule=schedule,
@@ -298,7 +294,9 @@ def _predict(
     )
 
 
-def _execute(node: NodeModel, schedule: TaskSchedule, clock: float, costs: TaskCosts, fast: bool) -> tuple[State, IntArray, FloatArray]:
+def _execute(
+    node: NodeModel, schedule: TaskSchedule, clock: float, costs: TaskCosts, fast: Loop | None
+) -> tuple[State, IntArray, FloatArray]:
     """Run the event loop; its final state, the smids, and each task's issue time without backpressure (NaN: it stores nothing)."""
     work, state, smids = work_of(node, schedule, clock, costs_of(costs, schedule))
     return run(work, state, fast), smids, np.where(work.free >= 0, work.free, np.nan)
@@ -313,7 +311,7 @@ def _issue_factors(entry: NodeEntry, times_t0: FloatArray) -> tuple[FloatArray, 
     return np.exp(np.array(entry.spread.low)[regime]), np.exp(np.array(entry.spread.high)[regime])
 
 
-def _inside(entry: NodeEntry, node: NodeModel, schedule: TaskSchedule) -> NDArray[np.bool_]:
+def _inside(entry: NodeEntry, node: NodeModel, schedule: TaskSchedule) -> BoolArray:
     if entry.spread is None:
         return np.zeros(schedule.task_count, dtype=bool)
     size = schedule.bytes.astype(np.float64)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from xstage_bench.model.arrays import FloatArray, IntArray
+
+#: Interpreted, the loop has lists of these instead: an element of an array costs Python several times as much.
+Floats = FloatArray
+Ints = IntArray
+#: Heap of (time, what happens, task).
+Queue = list[tuple[float, int, int]]
 
 #: What a timed event is.
 STORE, STORED, LOOK, POLL, CHUNK = 0, 1, 2, 3, 4
-#: Places in `State.link`.
+#: Places in `State.stage`.
 NOW, LEVEL, OUTSTANDING, INFLOW, FULL, STEPS = range(6)
 RELAXED, GPU, SYS = 0, 1, 2
-FAR = 1e300
 
 
 class Work(NamedTuple):
@@ -34,7 +41,7 @@ class Work(NamedTuple):
     publish : int
         RELAXED, GPU or SYS.
     link, sm_rate, buffer, credit, evens_out, blur : float
-        As `fluid.Rows`.
+        As `fluid.FluidColumns`.
     turn, again, signal, wait, trip : float
         From one task's end of compute to the next one's start; from the end of a role's task to the start of its next; cost of a signal
         with nothing outstanding; from an event to the start of a task that waits for it, and the part of it that a look takes.
@@ -48,17 +55,17 @@ class Work(NamedTuple):
         What its SM has stored and a read of the copy engine does not wait for; what it takes when there is nothing before it.
     """
 
-    first: Any
-    owner: Any
-    unit: Any
-    compute: Any
-    free: Any
-    load: Any
-    waits: Any
-    signals: Any
-    needed: Any
-    capacity: Any
-    log_weight: Any
+    first: Ints
+    owner: Ints
+    unit: Ints
+    compute: Floats
+    free: Floats
+    load: Floats
+    waits: Ints
+    signals: Ints
+    needed: Ints
+    capacity: Floats
+    log_weight: Floats
     lag: int
     publish: int
     link: float
@@ -89,80 +96,80 @@ class State(NamedTuple):
         when its own will have left the link at the rates of that time.
     ready : (T,)
         When the task's role has it and has seen its event; NaN while that is not known.
-    rest : (T,)
+    compute_left : (T,)
         Compute that is left, where operands matter.
-    next : (K,)
+    next_task : (K,)
         The task that begins next.
-    supplied : (K,)
+    operands_at : (K,)
         Before when the SM's next task cannot begin, for want of operands that were asked for during the one before; NaN while that is not
         known.
-    issuing : (2 K,)
+    storing_task : (2 K,)
         The task whose stores to the destination the SM has not taken yet, or -1.
-    hungry, asked : (K,)
+    starved_task, asked_at : (K,)
         The task that has asked for operands which wait for those stores, or -1, and when a task has asked last.
-    out, mark, target : (K,)
+    outstanding, caught_up_to, target : (K,)
         Bytes outstanding, the course of the unit up to which that holds, and the course at which something happens to the SM.
-    exit : (K,)
+    buffer_exit : (K,)
         When the last byte that the SM has drained leaves the buffer before the link.
-    pending, due : (2 K,)
+    room_needed, release_behind : (2 K,)
         Bytes of a burst that wait for room, and bytes that must drain before a release returns; negative for none.
-    fetching, polling : (2 K,)
+    fetch_behind, read_behind : (2 K,)
         Bytes that must drain before the role has its next task, and before its look at the event gets there; negative for none.
-    looker : (2 K,)
-        The task of `fetching` or `polling`.
-    slot : (2 K,)
-        The task of `pending` or `due`.
-    cleared : (2 K,)
+    looking_task : (2 K,)
+        The task of `fetch_behind` or `read_behind`.
+    slot_task : (2 K,)
+        The task of `room_needed` or `release_behind`.
+    release_from : (2 K,)
         Before when the release of the slot cannot return, whatever its own SM has outstanding.
-    course, rate, soonest, weight, grown : (U,)
+    course, rate, nearest_target, weight, stored_since_idle : (U,)
         Course, its rate, the least target of the unit's SMs, weight, bytes per SM since the unit was last idle.
-    active, held : (U,)
+    active_sms, held_sms : (U,)
         SMs with bytes outstanding, and those of them with a burst that waits for room.
-    missing, happened, first_blocked : (E,)
+    signals_missing, happened_at, first_waiting : (E,)
         Signals to come, time of the last one so far, and a task that waits for the event, or -1.
-    blocked : (T,)
+    next_waiting : (T,)
         The next task that waits for the same event, or -1.
-    members : (K,), begin_of : (U + 1,)
+    sms_by_unit : (K,), unit_begin : (U + 1,)
         SMs sorted by unit.
-    link : (6,)
+    stage : (6,)
         See NOW and the following.
     """
 
-    start: Any
-    computed: Any
-    stored: Any
-    ended: Any
-    left: Any
-    drained: Any
-    ready: Any
-    rest: Any
-    next: Any
-    supplied: Any
-    issuing: Any
-    hungry: Any
-    asked: Any
-    out: Any
-    mark: Any
-    target: Any
-    exit: Any
-    pending: Any
-    due: Any
-    fetching: Any
-    polling: Any
-    looker: Any
-    slot: Any
-    cleared: Any
-    course: Any
-    rate: Any
-    soonest: Any
-    weight: Any
-    grown: Any
-    active: Any
-    held: Any
-    missing: Any
-    happened: Any
-    first_blocked: Any
-    blocked: Any
-    members: Any
-    begin_of: Any
-    link: Any
+    start: Floats
+    computed: Floats
+    stored: Floats
+    ended: Floats
+    left: Floats
+    drained: Floats
+    ready: Floats
+    compute_left: Floats
+    next_task: Ints
+    operands_at: Floats
+    storing_task: Ints
+    starved_task: Ints
+    asked_at: Floats
+    outstanding: Floats
+    caught_up_to: Floats
+    target: Floats
+    buffer_exit: Floats
+    room_needed: Floats
+    release_behind: Floats
+    fetch_behind: Floats
+    read_behind: Floats
+    looking_task: Ints
+    slot_task: Ints
+    release_from: Floats
+    course: Floats
+    rate: Floats
+    nearest_target: Floats
+    weight: Floats
+    stored_since_idle: Floats
+    active_sms: Floats
+    held_sms: Floats
+    signals_missing: Floats
+    happened_at: Floats
+    first_waiting: Ints
+    next_waiting: Ints
+    sms_by_unit: Ints
+    unit_begin: Ints
+    stage: Floats

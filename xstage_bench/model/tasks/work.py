@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from xstage_bench.model.arrays import FloatArray, IntArray
+from xstage_bench.model.backpressure import FAR
 from xstage_bench.model.node.issue import free_cycles
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import BLUR, EVENS_OUT_BYTES
@@ -14,8 +15,6 @@ from xstage_bench.model.tasks.costs import PASSED_BYTES, REACH_CYCLES, STORE_WAR
 from xstage_bench.model.tasks.state import GPU, RELAXED, SYS, State, Work
 from xstage_bench.schedule.tasks import TaskSchedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 PUBLISH = {"relaxed": RELAXED, "release.gpu": GPU, "release.sys": SYS}
 LAG = {"single": 1, "ping_pong": 2}
 
@@ -59,7 +58,7 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
         first=schedule.first,
         owner=schedule.producer,
         unit=unit.astype(np.int64),
-        compute=schedule.compute_cycles + costs.compute,
+        compute=schedule.compute_cycles.astype(np.float64) + costs.compute,
         free=free_store_cycles(model, schedule, costs),
         load=schedule.remote_bytes.astype(np.float64) * (0.0 if schedule.source == schedule.destination else 1.0),
         waits=schedule.waits_for,
@@ -89,36 +88,36 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
     missing = np.zeros(e)
     missing[: schedule.event_count] = schedule.signals_of_event
     state = State(
-        **{name: np.full(t, np.nan) for name in ("start", "computed", "stored", "ended", "left", "drained", "ready", "rest")},
-        next=schedule.first[:-1].copy(),
-        supplied=np.zeros(k),
-        issuing=np.full(2 * k, -1, dtype=np.int64),
-        hungry=np.full(k, -1, dtype=np.int64),
-        asked=np.zeros(k),
-        out=np.zeros(k),
-        mark=np.zeros(k),
-        target=np.full(k, 1e300),
-        exit=np.zeros(k),
-        pending=np.full(2 * k, -1.0),
-        due=np.full(2 * k, -1.0),
-        fetching=np.full(2 * k, -1.0),
-        polling=np.full(2 * k, -1.0),
-        looker=np.full(2 * k, -1, dtype=np.int64),
-        slot=np.full(2 * k, -1, dtype=np.int64),
-        cleared=np.zeros(2 * k),
+        **{name: np.full(t, np.nan) for name in ("start", "computed", "stored", "ended", "left", "drained", "ready", "compute_left")},
+        next_task=schedule.first[:-1].copy(),
+        operands_at=np.zeros(k),
+        storing_task=np.full(2 * k, -1, dtype=np.int64),
+        starved_task=np.full(k, -1, dtype=np.int64),
+        asked_at=np.zeros(k),
+        outstanding=np.zeros(k),
+        caught_up_to=np.zeros(k),
+        target=np.full(k, FAR),
+        buffer_exit=np.zeros(k),
+        room_needed=np.full(2 * k, -1.0),
+        release_behind=np.full(2 * k, -1.0),
+        fetch_behind=np.full(2 * k, -1.0),
+        read_behind=np.full(2 * k, -1.0),
+        looking_task=np.full(2 * k, -1, dtype=np.int64),
+        slot_task=np.full(2 * k, -1, dtype=np.int64),
+        release_from=np.zeros(2 * k),
         course=np.zeros(u),
         rate=np.zeros(u),
-        soonest=np.full(u, 1e300),
+        nearest_target=np.full(u, FAR),
         weight=np.zeros(u),
-        grown=np.zeros(u),
-        active=np.zeros(u),
-        held=np.zeros(u),
-        missing=missing,
-        happened=np.zeros(e),
-        first_blocked=np.full(e, -1, dtype=np.int64),
-        blocked=np.full(t, -1, dtype=np.int64),
-        members=np.argsort(unit, kind="stable").astype(np.int64),
-        begin_of=np.concatenate([[0], np.cumsum(members)]).astype(np.int64),
-        link=np.zeros(6),
+        stored_since_idle=np.zeros(u),
+        active_sms=np.zeros(u),
+        held_sms=np.zeros(u),
+        signals_missing=missing,
+        happened_at=np.zeros(e),
+        first_waiting=np.full(e, -1, dtype=np.int64),
+        next_waiting=np.full(t, -1, dtype=np.int64),
+        sms_by_unit=np.argsort(unit, kind="stable").astype(np.int64),
+        unit_begin=np.concatenate([[0], np.cumsum(members)]).astype(np.int64),
+        stage=np.zeros(6),
     )
     return work, state, smids

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.model.node.data import Measured
+from xstage_bench.model.burst_gap import STALLED
+from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.parameters import NodeModel
-from xstage_bench.model.node.predict import STALLED, predict_node
+from xstage_bench.model.node.predict import predict_node
 
 FloatArray = NDArray[np.float64]
 
@@ -38,13 +39,13 @@ class Found:
         return bool(abs(self.predicted - self.measured) <= slack[self.what])
 
 
-def onset_readings(model: NodeModel, data: Measured) -> list[Found]:
+def onset_readings(model: NodeModel, data: MeasuredSchedules) -> list[Found]:
     """Read onset, recovery and transient off the probe ``onset``.
 
     Parameters
     ----------
     model : NodeModel
-    data : Measured
+    data : MeasuredSchedules
         Of the probe ``onset``: isolated bursts at steps of one warp-store, equal free bursts at several gaps, timed trains.
     """
     predicted = predict_node(model, data.schedules, sm_clock_mhz=data.sm_clock_mhz)

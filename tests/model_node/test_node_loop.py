@@ -8,37 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_worlds import NODE, drawn
 
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.model import jit
 from xstage_bench.model.node import compiled
 from xstage_bench.model.node.classes import unit_table
 from xstage_bench.model.node.issue import IssueLaw
-from xstage_bench.model.node.packed import Packed, pack
-from xstage_bench.model.node.parameters import NodeModel
+from xstage_bench.model.node.packed import PackedSchedules, pack
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node, predict_packed
-from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
+from xstage_bench.schedule.bursts import Burst, Schedule
 
-SIZES = [6] * 18 + [4] * 6
-ENDS = np.cumsum(SIZES)
-UNITS = tuple(tuple(range(int(end) - size, int(end))) for size, end in zip(SIZES, ENDS, strict=True))
-MODEL = NodeModel(19.0, 370.0, 25.6, 16_500.0, 12_000.0, 560.0, 200_000.0, 0.16, Placement(UNITS), 1980.0)
 NAMES = ("issue_cycles", "issue_max_cycles", "start_ns", "end_ns", "t0_cycles", "backlog_bytes", "visible_ns")
-
-
-def drawn(count: int, seed: int, most_stores: float = 512) -> list[Schedule]:
-    """Schedules as the probe `holdout` draws them, all three start rules, counts of producers and lists of smids."""
-    rng = np.random.default_rng(seed)
-    out = []
-    for i in range(count):
-        warps, bursts = int(rng.integers(1, 17)), int(rng.integers(1, 17))
-        stores = np.exp(rng.uniform(0, np.log(most_stores), bursts)).astype(int) // warps
-        gaps = np.exp(rng.uniform(np.log(50), np.log(100_000), bursts)).astype(int)
-        at = np.concatenate(([0], np.cumsum(gaps[1:]) // 2))
-        made = tuple(Burst(int(n) * warps * 512, int(g), int(t)) for n, g, t in zip(stores, gaps, at, strict=True))
-        some = tuple(int(x) for x in np.sort(rng.choice(132, int(rng.integers(1, 133)), replace=False)))
-        out.append(Schedule(made, some if i % 4 == 0 else len(some), warps, start=START_RULES[i % 3]))
-    return out
 
 
 def agree(a: object, b: object) -> None:
@@ -58,7 +40,7 @@ def numba() -> None:
 @pytest.mark.parametrize("clock", [1980.0, 1200.0])
 def test_the_compiled_loop_gives_the_numbers_of_numpy_s(exact: bool, clock: float) -> None:
     many = drawn(150, 7)
-    fast, slow = (predict_node(MODEL, many, sm_clock_mhz=clock, exact=exact, compiled=c) for c in (True, False))
+    fast, slow = (predict_node(NODE, many, sm_clock_mhz=clock, exact=exact, compiled=c) for c in (True, False))
     assert slow.stalled.mean() > 0.2
     assert (~slow.stalled).mean() > 0.2
     agree(fast, slow)
@@ -76,10 +58,10 @@ def test_the_compiled_loop_gives_the_numbers_of_numpy_s(exact: bool, clock: floa
 )
 def test_both_loops_know_what_is_a_flavour_s_own(law: IssueLaw) -> None:
     many = drawn(120, 11)
-    model = replace(MODEL, issue=law)
+    model = replace(NODE, issue=law)
     fast, slow = (predict_node(model, many, compiled=c) for c in (True, False))
     agree(fast, slow)
-    plain = predict_node(MODEL, many, compiled=False)
+    plain = predict_node(NODE, many, compiled=False)
     assert np.abs(slow.issue_cycles / plain.issue_cycles - 1).max() > 0.1, "the law makes a difference"
 
 
@@ -99,7 +81,7 @@ def test_both_loops_know_what_is_a_flavour_s_own(law: IssueLaw) -> None:
     ids=lambda c: next(iter(c.items()))[0] + str(next(iter(c.values())))[:6],
 )
 def test_they_agree_for_other_nodes(changes: dict[str, object]) -> None:
-    model = replace(MODEL, **changes)
+    model = replace(NODE, **changes)
     many = drawn(40, 11, 200)
     agree(*(predict_node(model, many, compiled=c) for c in (True, False)))
 
@@ -109,11 +91,11 @@ def test_they_agree_for_other_nodes(changes: dict[str, object]) -> None:
 def test_they_agree_on_any_schedule(seed: int, exact: bool) -> None:
     pytest.importorskip("numba", exc_type=ImportError)
     many = drawn(3, seed)
-    agree(*(predict_node(MODEL, many, exact=exact, compiled=c) for c in (True, False)))
+    agree(*(predict_node(NODE, many, exact=exact, compiled=c) for c in (True, False)))
 
 
 def test_a_class_of_like_units_is_exact() -> None:
-    alike = replace(MODEL, service_spread=0.0)
+    alike = replace(NODE, service_spread=0.0)
     many = drawn(60, 5)
     merged, exact = (predict_node(alike, many, exact=e, compiled=False) for e in (False, True))
     for name in ("issue_cycles", "issue_max_cycles", "start_ns", "end_ns", "backlog_bytes"):
@@ -122,7 +104,7 @@ def test_a_class_of_like_units_is_exact() -> None:
 
 def test_merging_changes_little() -> None:
     many = drawn(200, 3)
-    merged, exact = (predict_node(MODEL, many, exact=e, compiled=False).issue_cycles for e in (False, True))
+    merged, exact = (predict_node(NODE, many, exact=e, compiled=False).issue_cycles for e in (False, True))
     deviation = np.abs(merged / exact - 1)
     assert np.median(deviation) < 0.002
     assert np.quantile(deviation, 0.95) < 0.07
@@ -130,10 +112,10 @@ def test_merging_changes_little() -> None:
 
 @pytest.mark.parametrize("levels", [None, 1, 2, 3, 99])
 def test_classes_keep_every_producer_and_byte_of_capacity(levels: int | None) -> None:
-    members = np.array([MODEL.placement.members(Schedule((Burst(0),), k).smids(range(132))) for k in (1, 23, 60, 100, 132)])
-    count, table = unit_table(MODEL, members, levels)
+    members = np.array([NODE.placement.members(Schedule((Burst(0),), k).smids(range(132))) for k in (1, 23, 60, 100, 132)])
+    count, table = unit_table(NODE, members, levels)
     assert table[:, 0].sum(axis=1) == pytest.approx(members.sum(axis=1))
-    assert table[:, 1].sum(axis=1) == pytest.approx(MODEL.unit_capacity(members).sum(axis=1))
+    assert table[:, 1].sum(axis=1) == pytest.approx(NODE.unit_capacity(members).sum(axis=1))
     active = (members > 0).sum(axis=1)
     kinds = np.array([len({int(n) for n in row if n}) for row in members])
     assert (count == (active if levels in (None, 99) else np.minimum(count, kinds * levels))).all()
@@ -145,8 +127,8 @@ def test_classes_keep_every_producer_and_byte_of_capacity(levels: int | None) ->
 
 def test_a_burst_of_idle_producers_is_drained_soon_even_when_a_later_one_stalls() -> None:
     first, later = Burst(4 * 2048), Burst(512 * 2048, 3000)
-    alone = predict_node(MODEL, [Schedule((first,), 132, 4, start="free")], compiled=False)
-    both = predict_node(MODEL, [Schedule((first, later), 132, 4, start="free")], compiled=False)
+    alone = predict_node(NODE, [Schedule((first,), 132, 4, start="free")], compiled=False)
+    both = predict_node(NODE, [Schedule((first, later), 132, 4, start="free")], compiled=False)
     assert both.visible_ns[0] == pytest.approx(alone.visible_ns[0], rel=0.2)
     assert both.backlog_bytes[0] == pytest.approx(alone.backlog_bytes[0], rel=0.01)
 
@@ -156,11 +138,11 @@ def test_arrays_are_predicted_as_the_schedules_they_came_from() -> None:
     packed = pack(many)
     assert packed.first[-1] == sum(len(s.bursts) for s in many)
     assert packed.sets[packed.producers[4]] == many[4].producers
-    agree(predict_packed(MODEL, packed, compiled=False), predict_node(MODEL, many, compiled=False))
-    assert predict_node(MODEL, []).issue_cycles.size == 0
+    agree(predict_packed(NODE, packed, compiled=False), predict_node(NODE, many, compiled=False))
+    assert predict_node(NODE, []).issue_cycles.size == 0
 
 
-def _changed(packed: Packed, **changes: object) -> Packed:
+def _changed(packed: PackedSchedules, **changes: object) -> PackedSchedules:
     return replace(packed, **changes)
 
 
@@ -185,19 +167,19 @@ def test_arrays_that_would_leave_their_bounds_are_refused() -> None:
 
 def test_without_numba_predictions_are_numpy_s_and_asking_for_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "xstage_bench.model.node.fast", raising=False)
+    jit.compiled.cache_clear()
     monkeypatch.setattr(compiled, "WORTH_LOADING", 1)
     many = drawn(3, 4)
-    agree(predict_node(MODEL, many), predict_node(MODEL, many, compiled=False))
+    agree(predict_node(NODE, many), predict_node(NODE, many, compiled=False))
     with pytest.raises(UsageError, match="numba") as caught:
-        predict_node(MODEL, many, compiled=True)
+        predict_node(NODE, many, compiled=True)
     assert "pip install" in str(caught.value.hint)
 
 
 @pytest.mark.usefixtures("numba")
 def test_a_link_that_drains_nothing_is_refused_and_not_waited_for() -> None:
     with pytest.raises(DataError):
-        predict_node(replace(MODEL, link_gb_per_s=0.0), drawn(2, 1), compiled=True)
+        predict_node(replace(NODE, link_gb_per_s=0.0), drawn(2, 1), compiled=True)
 
 
 def test_numba_is_loaded_by_the_first_large_prediction_only() -> None:

@@ -1,0 +1,118 @@
+"""A predicted schedule, whichever model predicted it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from xstage_bench.model.arrays import BoolArray, FloatArray
+from xstage_bench.model.document import HoldoutStatus
+from xstage_bench.schedule.bursts import Schedule
+
+Form = Literal["node", "burst_gap"]
+#: Why a burst is not `in_calibrated_range`.
+EXTRAPOLATED = "producers, warps or bytes of a burst lie outside what the fit has seen: extrapolated"
+APART = "warps_meet is false, and the models assume that an SM's warps meet between bursts: those after the first are outside of them"
+_COLUMNS = (
+    "t0_cycles",
+    "issue_cycles",
+    "issue_max_cycles",
+    "issue_low_cycles",
+    "issue_high_cycles",
+    "stall_cycles",
+    "backlog_bytes",
+    "start_ns",
+    "end_ns",
+    "visible_ns",
+    "in_calibrated_range",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictedSchedule:
+    """Prediction per burst; all arrays have shape (bursts,).
+
+    Parameters
+    ----------
+    pair : str
+        The pair whose model was used.
+    model : {'node', 'burst_gap'}
+        Which model predicted.
+    sm_clock_mhz : float
+        At which cycles were converted.
+    t0_cycles : ndarray of float
+        Issue time without backpressure.
+    issue_cycles : ndarray of float
+        Predicted mean over producers.
+    issue_max_cycles : ndarray of float
+        The slowest producer; the Burst-Gap law has all producers alike.
+    issue_low_cycles, issue_high_cycles : ndarray of float
+        90 % prediction interval. Of ``burst_gap`` by the law's own error on isolated bursts, without backlog and stagger; of ``node`` by
+        the residuals of unseen schedules in the burst's regime.
+    stall_cycles : ndarray of float
+        issue - T0.
+    backlog_bytes : ndarray of float
+        Issued and not yet drained when the burst's issue ends, all producers together.
+    start_ns, end_ns : ndarray of float
+        Start and end of issue, mean over producers, after the schedule's time zero; of isolated bursts, after each burst's own start.
+    visible_ns : ndarray of float
+        When the last byte of the burst has drained, likewise.
+    regime : tuple of str
+        ``free`` or ``stalled`` (more than 1.1 T0).
+    in_calibrated_range : ndarray of bool
+        K, W and bytes lie within what the fit has seen, and the burst does not follow another one of warps that do not meet.
+    total_ns : float
+        Time until the last burst has been issued.
+    notes : tuple of str
+        Which of these it is where one is false.
+    holdout : {'pass', 'fail', 'undetermined', 'not_judged'}
+        How the pair's model did on the hold-out of its own run; after ``fail`` its numbers must not be used.
+    """
+
+    pair: str
+    model: Form
+    sm_clock_mhz: float
+    t0_cycles: FloatArray
+    issue_cycles: FloatArray
+    issue_max_cycles: FloatArray
+    issue_low_cycles: FloatArray
+    issue_high_cycles: FloatArray
+    stall_cycles: FloatArray
+    backlog_bytes: FloatArray
+    start_ns: FloatArray
+    end_ns: FloatArray
+    visible_ns: FloatArray
+    regime: tuple[str, ...]
+    in_calibrated_range: BoolArray
+    total_ns: float
+    notes: tuple[str, ...] = ()
+    holdout: HoldoutStatus = "not_judged"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one dict of plain numbers per burst, ready for JSON or a table."""
+        columns: dict[str, list[Any]] = {name: getattr(self, name).tolist() for name in _COLUMNS}
+        return [
+            {"burst": i, **{name: column[i] for name, column in columns.items()}, "regime": regime} for i, regime in enumerate(self.regime)
+        ]
+
+
+def judged_range(schedule: Schedule, seen: BoolArray) -> tuple[BoolArray, tuple[str, ...]]:
+    """Return which bursts lie within what a model was judged on, and a note for each reason why others do not.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    seen : ndarray of bool, shape (bursts,)
+        K, W and bytes lie within what the fit has seen.
+    """
+    follows = np.arange(seen.size) > 0
+    notes = [] if seen.all() else [EXTRAPOLATED]
+    notes += [] if schedule.warps_meet or not follows.any() else [APART]
+    return (seen if schedule.warps_meet else seen & ~follows), tuple(notes)
+
+
+def total_ns(schedule: Schedule, start_ns: FloatArray, end_ns: FloatArray) -> float:
+    """Time until the last burst has been issued; isolated bursts have no common time line, so theirs is the sum."""
+    return float((end_ns - start_ns).sum() if schedule.start == "isolated" else end_ns[-1])
