@@ -266,7 +266,7 @@ def test_what_went_wrong_names_the_pair_the_producer_and_the_place() -> None:
 @given(st.floats(0, 200), st.floats(240, 520), st.floats(60, 140), st.lists(st.integers(0, 10**6), min_size=1, max_size=30))
 @settings(max_examples=60, deadline=None)
 def test_rounds_come_as_near_to_the_cycles_asked_for_as_any(entry: float, four: float, one: float, cycles: list[int]) -> None:
-    rate, asked = tasks.Rate(entry, four, one), np.array(cycles)
+    rate, asked = tasks.TensorRate(entry, four, one), np.array(cycles)
     got = rate.rounds(asked)
     assert ((got > 0) == (asked > 0)).all()
     every = np.arange(1, int(got.max()) + 12)
@@ -275,7 +275,7 @@ def test_rounds_come_as_near_to_the_cycles_asked_for_as_any(entry: float, four: 
 
 
 def test_a_rate_is_found_again() -> None:
-    true = tasks.Rate(139.5, 256.0, 74.4)
+    true = tasks.TensorRate(139.5, 256.0, 74.4)
     s = tasks.calibration(4, "ping_pong", 132, 0)
     packed = tasks.pack(s, {0: range(132)}, "wgmma")
     stamps = np.zeros(s.task_count, tasks.TASK_STAMP)

@@ -23,7 +23,7 @@ from xstage_bench.schedule.burst_csv import COLUMNS as BURST_CSV
 from xstage_bench.schedule.task_csv import COLUMNS as TASK_CSV
 from xstage_bench.show.explain import SECTIONS, explain, glossary
 from xstage_bench.show.schemas import schemas
-from xstage_bench.workloads.prediction import COLUMNS as PHASES
+from xstage_bench.workloads.predicted import COLUMNS as PHASES
 
 ROOT = Path(__file__).parents[1]
 WORDS = {e.word for e in glossary()}

@@ -12,7 +12,7 @@ from xstage_bench.show.schemas import schemas, write_schemas
 COMMITTED = Path(__file__).parents[1] / "results" / "schemas"
 
 
-@pytest.mark.parametrize("name", ["manifest", "model", "validation", "schedules", "task_schedules", "exported_model"])
+@pytest.mark.parametrize("name", ["manifest", "model", "validation", "schedules", "task_schedules", "exported_model", "survey"])
 def test_committed_schema_is_current(name):
     stale = f"results/schemas/{name}.json is stale: python -m xstage_bench.show.schemas"
     assert json.loads((COMMITTED / f"{name}.json").read_text()) == schemas()[name], stale

@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from replay_set import replay_schedules
 
 from xstage_bench.device.backend import open_device, resolve_backend
 from xstage_bench.model.advise.choose import advise_tasks
 from xstage_bench.model.document import load_model
 from xstage_bench.schedule.device import TaskDevice
-from xstage_bench.workloads.replay_set import replay_schedules
 
 MOST_TASKS = 4500
 REPETITIONS = 2

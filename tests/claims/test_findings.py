@@ -13,6 +13,8 @@ from alike import assert_alike
 from check_claims import ROOT
 from recordings import HERE, PATHS, Row, document
 from tables import load
+from xstage_bench.model.node.evaluate import score_node
+from xstage_bench.model.node.onset import onset_readings
 
 from xstage_bench.judge.compare import Side, compare, load_reference, load_side
 from xstage_bench.measure.probe import load_probes
@@ -23,9 +25,7 @@ from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import load_model, load_validation
 from xstage_bench.model.node.data import measured
 from xstage_bench.model.node.entry import calibrate_node, model_of
-from xstage_bench.model.node.evaluate import score_node
 from xstage_bench.model.node.infer import infer_placement
-from xstage_bench.model.node.onset import onset_readings
 from xstage_bench.model.node.packed import pack
 from xstage_bench.model.node.placement import adjusted_rand_index
 from xstage_bench.model.node.predict import predict_node

@@ -14,6 +14,7 @@ import pytest
 from check_claims import ROOT
 from recordings import HERE, PATHS, Row, document
 from tables import load
+from xstage_bench.model.published import X_STAGE, published_model
 
 from xstage_bench.io.json_file import read_json
 from xstage_bench.kernels.attention.document import read_folder
@@ -24,7 +25,6 @@ from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.measure.replay_document import read_replay, with_predictions
 from xstage_bench.measure.replay_run import predictor
 from xstage_bench.model.document import load_model
-from xstage_bench.model.published import X_STAGE, published_model
 from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.tasks.costs import reference_costs
 from xstage_bench.schedule.task_files import load_tasks

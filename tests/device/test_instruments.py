@@ -9,12 +9,12 @@ import fake_cuda
 import numpy as np
 import pytest
 from fake_cuda import SHARED_BYTES, FakeCuda
+from pacing import CONTROL, REPORT, STEP, Pacing
 
 from xstage_bench.device.cuda import footprint, layout, scene, tasks, visibility, worker
 from xstage_bench.device.cuda.copies_worker import Copies
 from xstage_bench.device.cuda.footprint import Shape
 from xstage_bench.device.cuda.gpu import CudaGpu
-from xstage_bench.device.cuda.pacing import CONTROL, REPORT, STEP, Pacing
 from xstage_bench.device.cuda.rank_gpu import RankGpu
 from xstage_bench.device.cuda.scene_worker import SceneWorker
 from xstage_bench.device.cuda.tasks_worker import TaskWorker

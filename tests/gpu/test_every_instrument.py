@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pacing import STEP, WORKS, Pacing
 
 from xstage_bench.device.backend import resolve_backend
 from xstage_bench.device.cuda.device import CudaDevice
-from xstage_bench.device.cuda.pacing import STEP, WORKS, Pacing
 from xstage_bench.errors import XStageError
 from xstage_bench.kernels.attention.attention import STORES, best_build
 from xstage_bench.kernels.attention.gpu import AttentionGpu

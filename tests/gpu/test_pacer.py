@@ -18,7 +18,7 @@ SCRIPT = """
 import json, sys
 import numpy as np
 from pathlib import Path
-from xstage_bench.device.cuda.pacing import STEP, Pacing
+from pacing import STEP, Pacing
 from xstage_bench.model.stage import stage_at
 from xstage_bench.model.run_fit import find_model
 

@@ -16,8 +16,8 @@ import pytest
 from record_fake import make_run
 
 from xstage_bench.errors import UsageError, XStageError
+from xstage_bench.record.dump import export_run
 from xstage_bench.record.reader import load_run
-from xstage_bench.record.tables import export_run
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_a_damaged_part_leaves_no_half_export(run, tmp_path):
 
 
 def test_stdout_and_a_reader_that_stops(run):
-    imports = "from xstage_bench.record.reader import load_run; from xstage_bench.record.tables import export_run"
+    imports = "from xstage_bench.record.reader import load_run; from xstage_bench.record.dump import export_run"
     code = f"{imports}; export_run(load_run({str(run.folder)!r}), 'csv', '-')"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_set import replay_schedules
 
 from xstage_bench.errors import UsageError
 from xstage_bench.workloads.keye import keye_phases
 from xstage_bench.workloads.keye_plan import plan_pass
 from xstage_bench.workloads.phases import MODES, Phase, PhaseLayout
-from xstage_bench.workloads.replay_set import replay_schedules
 
 
 def phases(mode="prefill", layout=None, context=8192, dtype="bf16", feedback="logits") -> dict[str, Phase]:

@@ -11,7 +11,7 @@ from xstage_bench.errors import UsageError
 from xstage_bench.io.json_file import encode_json
 from xstage_bench.model.document import load_model
 from xstage_bench.workloads import predict_workload, workloads
-from xstage_bench.workloads.prediction import COLUMNS
+from xstage_bench.workloads.predicted import COLUMNS
 
 MODEL = load_model(h200.MODEL)
 

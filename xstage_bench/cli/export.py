@@ -57,7 +57,7 @@ def command(out: Output, where: Path, fmt: str, table: str | None, producers: in
 
 def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] | None) -> None:
     from xstage_bench.io.atomic import write_bytes
-    from xstage_bench.record.tables import refuse_own_files
+    from xstage_bench.record.dump import refuse_own_files
     from xstage_bench.show.export import export_model
     from xstage_bench.show.export.document import exported_model
 
@@ -74,8 +74,8 @@ def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] |
 
 
 def _record(where: Path, fmt: str, table: str, path: Path) -> None:
+    from xstage_bench.record.dump import export_run
     from xstage_bench.record.reader import check_tables, load_run
-    from xstage_bench.record.tables import export_run
 
     loaded = load_run(where)
     check_tables(loaded)

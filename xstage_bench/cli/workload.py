@@ -52,7 +52,7 @@ def show_workload(out: Output, model: Model, head: dict[str, Any], **given: Any)
     """Predict and print every phase; `head` begins the document."""
     from xstage_bench.model.run_fit import is_simulated
     from xstage_bench.workloads.predict import predict_workload
-    from xstage_bench.workloads.prediction import COLUMNS
+    from xstage_bench.workloads.predicted import COLUMNS
 
     if is_simulated(model):
         out.note(f"SIMULATED: the model was fitted on backend {model.backend}")

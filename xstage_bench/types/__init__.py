@@ -8,7 +8,7 @@ from xstage_bench.model.advise.job import Job, JobAdvice
 from xstage_bench.model.document import Model
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.pacer import Pacer
-from xstage_bench.model.predict import PredictedSchedule
+from xstage_bench.model.prediction import PredictedSchedule
 from xstage_bench.model.stage import Stage
 from xstage_bench.model.tasks.predict import TaskPrediction
 from xstage_bench.schedule.tasks import TaskTrace

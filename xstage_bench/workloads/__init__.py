@@ -2,6 +2,6 @@
 
 from xstage_bench.workloads.expand import workload_phases, workloads
 from xstage_bench.workloads.predict import predict_workload
-from xstage_bench.workloads.prediction import PhasePrediction, WorkloadPrediction
+from xstage_bench.workloads.predicted import PhasePrediction, WorkloadPrediction
 
 __all__ = ["PhasePrediction", "WorkloadPrediction", "predict_workload", "workload_phases", "workloads"]

@@ -12,7 +12,7 @@ from xstage_bench.model.document import Model
 from xstage_bench.model.stage import stage_at
 from xstage_bench.workloads.expand import workload_phases
 from xstage_bench.workloads.phases import Mode, Phase, PhaseLayout
-from xstage_bench.workloads.prediction import PhasePrediction, WorkloadPrediction
+from xstage_bench.workloads.predicted import PhasePrediction, WorkloadPrediction
 from xstage_bench.workloads.rates import WORKS, Machine, machine_of
 
 

@@ -145,9 +145,10 @@ def copies(folder: Path) -> str:
 
 def record(out: str, only: str = "") -> None:
     """Measure bytes on the link: all flavours contiguous, some in every layout, both directions; `only`: those whose name starts so."""
+    from wire import measure_wire
+
     from xstage_bench.device.cuda.device import CudaDevice
     from xstage_bench.measure.arrival import cases
-    from xstage_bench.measure.wire import measure_wire
 
     device = CudaDevice()
     node = device.node()

@@ -23,7 +23,7 @@ from xstage_bench.io.json_file import encode_json, read_json
 from xstage_bench.measure.replay_document import read_replay
 from xstage_bench.model.document import load_model
 from xstage_bench.workloads.predict import predict_workload
-from xstage_bench.workloads.prediction import WorkloadPrediction
+from xstage_bench.workloads.predicted import WorkloadPrediction
 
 CASES = (("prefill", 8192), ("prefill", 32768), ("prefill", 131072), ("prefill", 262144), ("decode", 131072))
 EP, SP, DTYPES = (2, 4, 8), (1, 2, 4), ("bf16", "fp8")

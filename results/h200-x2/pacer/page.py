@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from pacing import STEP
 from tables import load, main, number, origin, per_cent, table
 
-from xstage_bench.device.cuda.pacing import STEP
 from xstage_bench.io.identity import Kernel, merged, plain
 from xstage_bench.io.json_file import read_json, write_json
 from xstage_bench.model.document import Model

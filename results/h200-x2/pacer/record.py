@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pacing import STEP, Pacing
 
 from xstage_bench.device.cuda.compile import compiled
-from xstage_bench.device.cuda.pacing import STEP, Pacing
 from xstage_bench.io.identity import plain
 from xstage_bench.machine.environment import snapshot
 from xstage_bench.model.run_fit import find_model

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from replay_set import replay_schedules
 from tables import load
 
 from xstage_bench.device.backend import resolve_backend
@@ -34,7 +35,6 @@ from xstage_bench.model.run_fit import find_model
 from xstage_bench.model.tasks.costs import TaskCosts, costs_of_replay, reference_path
 from xstage_bench.schedule.task_files import load_tasks
 from xstage_bench.schedule.tasks import TaskSchedule
-from xstage_bench.workloads.replay_set import replay_schedules
 
 LEVEL = 0.9
 skeletons = load(Path(__file__).with_name("skeletons.py"))

@@ -64,7 +64,7 @@ class CudaDevice:
         self._verified: set[tuple[int, int, str, str]] = set()
         self._arch: dict[int, str] = {}
         self._kernels: list[Kernel] = []
-        self._rates: dict[tuple[int, str, str, int], tasks.Rate] = {}
+        self._rates: dict[tuple[int, str, str, int], tasks.TensorRate] = {}
 
     def node(self) -> Node:
         """Describe the GPUs; starts the worker.
@@ -219,7 +219,7 @@ class CudaDevice:
             for s in schedules:
                 yield tasks.unpack(s, packed[id(s)], self._execute_tasks(place[id(s)], packed[id(s)]))
 
-    def tensor_rate(self, source: int, form: Form, warps: int) -> tuple[str, tasks.Rate]:
+    def tensor_rate(self, source: int, form: Form, warps: int) -> tuple[str, tasks.TensorRate]:
         """Return the instruction that does tensor-core work here, and what it costs; measured when first asked for."""
         node = self.node()
         instruction = tasks.instruction_for("mma", warps, self._arch[source])
@@ -229,7 +229,7 @@ class CudaDevice:
             packed = tasks.pack(schedule, {source: node.gpus[source].smids}, instruction)
             self._load_tasks([packed])
             found = [tasks.rate_of(packed, self._execute_tasks(0, packed)[source]["stamps"]) for _ in range(5)][1:]
-            self._rates[key] = tasks.Rate(*(float(x) for x in np.median([astuple(r) for r in found], axis=0)))
+            self._rates[key] = tasks.TensorRate(*(float(x) for x in np.median([astuple(r) for r in found], axis=0)))
         return instruction, self._rates[key]
 
     def _check_tasks(self, source: int, destination: int, flavour: str) -> None:

@@ -71,7 +71,7 @@ class TaskVariant:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class TensorRate:
     """What tensor-core work costs in SM cycles: n rounds take ``entry + (n // 4) * four + (n % 4) * one`` cycles."""
 
     entry_cycles: float
@@ -137,7 +137,7 @@ def instruction_for(compute: Compute, warps: int, arch: str) -> str:
     return "wgmma" if arch == "sm_90" and warps % 4 == 0 else "mma.sync"
 
 
-def pack(schedule: TaskSchedule, smids: Mapping[int, Sequence[int]], instruction: str, rate: Rate | None = None) -> PackedTasks:
+def pack(schedule: TaskSchedule, smids: Mapping[int, Sequence[int]], instruction: str, rate: TensorRate | None = None) -> PackedTasks:
     """Lay a schedule out for the GPUs that execute it.
 
     Parameters
@@ -145,7 +145,7 @@ def pack(schedule: TaskSchedule, smids: Mapping[int, Sequence[int]], instruction
     smids : mapping of GPU index to sequence of int
         Of each GPU that takes part, the source first.
     instruction : str
-    rate : Rate, optional
+    rate : TensorRate, optional
         Of that instruction; without it cycles are what the kernel counts, which is right for spinning.
 
     Raises
@@ -249,18 +249,18 @@ _LENGTHS = (64, 192, 67, 195)  # rounds: whole fours, and three more
 
 
 def calibration(warps: int, form: Form, producers: int, source: int) -> TaskSchedule:
-    """Work of four lengths, without stores, on every SM: its trace gives the Rate. Its cycles are rounds: pack it without a rate."""
+    """Work of four lengths, without stores, on every SM: its trace gives the TensorRate. Its cycles are rounds: pack it without a rate."""
     lengths = np.tile(np.repeat(_LENGTHS, 2), 6)  # each length by both roles
     size = producers * lengths.size
     none, zero = np.full(size, NONE), np.zeros(size, dtype=np.int64)
     producer = np.repeat(np.arange(producers), lengths.size)
-    ends = {"source": source, "destination": source}  # nothing is stored, and there may be no second GPU
+    ends: dict[str, Any] = {"source": source, "destination": source}  # nothing is stored, and there may be no second GPU
     return TaskSchedule(producers, producer, np.tile(lengths, producers), zero, zero, none, none, warps=warps, form=form, **ends)
 
 
-def rate_of(packed: PackedTasks, stamps: NDArray[Any]) -> Rate:
-    """Fit the Rate to the stamps of a `calibration`, by the medians of its lengths."""
+def rate_of(packed: PackedTasks, stamps: NDArray[Any]) -> TensorRate:
+    """Fit the TensorRate to the stamps of a `calibration`, by the medians of its lengths."""
     took = stamps["computed"].astype(float) - stamps["start"].astype(float)
     short, long, short3, long3 = (float(np.median(took[packed.tasks["compute"] == n])) for n in _LENGTHS)
     four = (long - short) / 32
-    return Rate(short - 16 * four, four, (short3 - short + long3 - long) / 6)
+    return TensorRate(short - 16 * four, four, (short3 - short + long3 - long) / 6)

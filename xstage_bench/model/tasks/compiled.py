@@ -10,11 +10,11 @@ import numpy as np
 from xstage_bench.model import backpressure
 from xstage_bench.model.jit import compiled, compiled_if
 from xstage_bench.model.tasks import drain, loop
-from xstage_bench.model.tasks.state import State, Work
+from xstage_bench.model.tasks.state import State, TaskWork
 
 #: Tasks of all schedules together from which loading numba (about a second) costs less than going without it.
 WORTH_LOADING = 10_000
-Loop = Callable[[Work, State], None]
+Loop = Callable[[TaskWork, State], None]
 
 
 def choose_loop(wanted: bool | None, tasks: int) -> Loop | None:
@@ -22,12 +22,12 @@ def choose_loop(wanted: bool | None, tasks: int) -> Loop | None:
     return compiled_if(wanted, tasks >= WORTH_LOADING, lambda: compiled((backpressure, drain, loop), "run"))
 
 
-def run(work: Work, state: State, fast: Loop | None) -> State:
+def run(work: TaskWork, state: State, fast: Loop | None) -> State:
     """Execute all tasks.
 
     Parameters
     ----------
-    work : Work
+    work : TaskWork
     state : State
         Fresh.
     fast : callable or None
@@ -38,5 +38,5 @@ def run(work: Work, state: State, fast: Loop | None) -> State:
         return state
     lists: Any = State(*(x.tolist() for x in state))
     plain: list[Any] = [x.tolist() if isinstance(x, np.ndarray) else x for x in work]
-    loop.run(Work(*plain), lists)
+    loop.run(TaskWork(*plain), lists)
     return State(*(np.array(x) for x in lists))

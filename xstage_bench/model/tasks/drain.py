@@ -9,7 +9,7 @@ Like `loop`, it runs as it is, on lists, and compiled by numba, on arrays.
 from __future__ import annotations
 
 from xstage_bench.model.backpressure import FAR, service_weight
-from xstage_bench.model.tasks.state import FULL, INFLOW, LEVEL, NOW, OUTSTANDING, STEPS, SYS, State, Work
+from xstage_bench.model.tasks.state import FULL, INFLOW, LEVEL, NOW, OUTSTANDING, STEPS, SYS, State, TaskWork
 
 
 def role_of(p: int, t: int) -> int:
@@ -23,7 +23,7 @@ def bursts_waiting(state: State, p: int) -> int:
     return waiting
 
 
-def share_link(work: Work, state: State) -> None:
+def share_link(work: TaskWork, state: State) -> None:
     """Find the rates: each SM its own, or the link by the units' weights once the buffer before it is full."""
     inflow, total, level = 0.0, 0.0, 0.0
     for u in range(len(state.rate)):
@@ -51,7 +51,7 @@ def share_link(work: Work, state: State) -> None:
     state.stage[INFLOW] = inflow
 
 
-def catch_up(work: Work, state: State, p: int) -> None:
+def catch_up(work: TaskWork, state: State, p: int) -> None:
     """Bring an SM up to the course of its unit."""
     u = work.unit[p]
     drained = state.course[u] - state.caught_up_to[p]
@@ -72,7 +72,7 @@ def catch_up(work: Work, state: State, p: int) -> None:
         state.outstanding[p] = max(state.outstanding[p] - drained, 0.0)
 
 
-def aim_next(work: Work, state: State, p: int) -> None:
+def aim_next(work: TaskWork, state: State, p: int) -> None:
     """Find what happens next to an SM that is up to date, and to its unit."""
     u = work.unit[p]
     waiting = bursts_waiting(state, p)
@@ -95,7 +95,7 @@ def aim_next(work: Work, state: State, p: int) -> None:
     state.nearest_target[u] = soonest
 
 
-def advance(work: Work, state: State, until: float) -> bool:
+def advance(work: TaskWork, state: State, until: float) -> bool:
     """Move to the next event, at most to `until`; return whether it was `until`."""
     dt = until - state.stage[NOW]
     by_queue = True
@@ -122,7 +122,7 @@ def advance(work: Work, state: State, until: float) -> bool:
     return by_queue
 
 
-def all_drained_at(work: Work, state: State) -> float:
+def all_drained_at(work: TaskWork, state: State) -> float:
     """When all that all SMs have outstanding has left the link, for a release at system scope; else now."""
     now: float = state.stage[NOW]
     if work.publish == SYS:

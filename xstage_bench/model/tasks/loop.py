@@ -10,10 +10,10 @@ from heapq import heappop, heappush
 
 from xstage_bench.model.backpressure import FAR, TIE, blurred_excess, is_full
 from xstage_bench.model.tasks.drain import advance, aim_next, all_drained_at, bursts_waiting, catch_up, role_of, share_link
-from xstage_bench.model.tasks.state import CHUNK, FULL, LEVEL, LOOK, NOW, OUTSTANDING, POLL, RELAXED, STORE, STORED, Queue, State, Work
+from xstage_bench.model.tasks.state import CHUNK, FULL, LEVEL, LOOK, NOW, OUTSTANDING, POLL, RELAXED, STORE, STORED, Queue, State, TaskWork
 
 
-def start_ready_tasks(work: Work, state: State, queue: Queue, p: int) -> None:
+def start_ready_tasks(work: TaskWork, state: State, queue: Queue, p: int) -> None:
     """Start the SM's next tasks as far as it is known when their roles are ready: their starts may lie ahead."""
     while state.next_task[p] < work.first[p + 1]:
         t = state.next_task[p]
@@ -32,7 +32,7 @@ def start_ready_tasks(work: Work, state: State, queue: Queue, p: int) -> None:
             heappush(queue, (state.computed[t], STORE, t))
 
 
-def compute_chunk(work: Work, state: State, queue: Queue, t: int) -> None:
+def compute_chunk(work: TaskWork, state: State, queue: Queue, t: int) -> None:
     """Compute as far as operands have been asked for, and ask for those behind: of this task, or of the beginning of the next one."""
     now, p = state.stage[NOW], work.owner[t]
     state.asked_at[p] = now
@@ -45,7 +45,7 @@ def compute_chunk(work: Work, state: State, queue: Queue, t: int) -> None:
         supply_operands(work, state, queue, p)
 
 
-def supply_operands(work: Work, state: State, queue: Queue, p: int) -> None:
+def supply_operands(work: TaskWork, state: State, queue: Queue, p: int) -> None:
     """The SM has taken all stores that lay before its operands, which come when most of those have drained."""
     t = state.starved_task[p]
     state.starved_task[p] = -1
@@ -63,7 +63,7 @@ def supply_operands(work: Work, state: State, queue: Queue, p: int) -> None:
     start_ready_tasks(work, state, queue, p)
 
 
-def fetch_task(work: Work, state: State, queue: Queue, t: int) -> None:
+def fetch_task(work: TaskWork, state: State, queue: Queue, t: int) -> None:
     """A task's role is free: it fetches the task from shared memory, behind all stores that the SM has outstanding."""
     p = work.owner[t]
     catch_up(work, state, p)
@@ -76,7 +76,7 @@ def fetch_task(work: Work, state: State, queue: Queue, t: int) -> None:
         await_event(work, state, queue, t)
 
 
-def await_event(work: Work, state: State, queue: Queue, t: int) -> None:
+def await_event(work: TaskWork, state: State, queue: Queue, t: int) -> None:
     """A role has its task: look for the event as soon as it has happened, which an earlier look would have missed."""
     event = work.waits[t]
     if event < 0:
@@ -89,7 +89,7 @@ def await_event(work: Work, state: State, queue: Queue, t: int) -> None:
         heappush(queue, (max(state.stage[NOW], state.happened_at[event]), POLL, t))
 
 
-def read_event(work: Work, state: State, queue: Queue, t: int) -> None:
+def read_event(work: TaskWork, state: State, queue: Queue, t: int) -> None:
     """A role reads its event. The load leaves the SM behind the stores that are outstanding."""
     p = work.owner[t]
     catch_up(work, state, p)
@@ -102,26 +102,26 @@ def read_event(work: Work, state: State, queue: Queue, t: int) -> None:
         see_event(work, state, queue, t)
 
 
-def see_event(work: Work, state: State, queue: Queue, t: int) -> None:
+def see_event(work: TaskWork, state: State, queue: Queue, t: int) -> None:
     """The read has reached the event."""
     state.ready[t] = max(state.stage[NOW] + work.trip, state.happened_at[work.waits[t]] + work.wait)
     start_ready_tasks(work, state, queue, work.owner[t])
 
 
-def end_task(work: Work, state: State, queue: Queue, t: int, at: float) -> None:
+def end_task(work: TaskWork, state: State, queue: Queue, t: int, at: float) -> None:
     """Note a task's end, which may lie ahead; its role goes on to its next task, and who waited for the event reads it."""
     free_role(work, state, queue, t, at)
     signal_event(work, state, queue, t, at)
 
 
-def free_role(work: Work, state: State, queue: Queue, t: int, at: float) -> None:
+def free_role(work: TaskWork, state: State, queue: Queue, t: int, at: float) -> None:
     """A task has ended: its role goes on to its next one."""
     state.ended[t] = at
     if t + work.lag < work.first[work.owner[t] + 1]:
         heappush(queue, (at + work.again, LOOK, t + work.lag))
 
 
-def signal_event(work: Work, state: State, queue: Queue, t: int, at: float) -> None:
+def signal_event(work: TaskWork, state: State, queue: Queue, t: int, at: float) -> None:
     """A task's signal is out: note when its event is complete, and let those read it who wait for it."""
     event = work.signals[t]
     if event < 0:
@@ -136,7 +136,7 @@ def signal_event(work: Work, state: State, queue: Queue, t: int, at: float) -> N
             waiting = state.next_waiting[waiting]
 
 
-def issue_stores(work: Work, state: State, queue: Queue, t: int) -> bool:
+def issue_stores(work: TaskWork, state: State, queue: Queue, t: int) -> bool:
     """Issue a task's stores as far as there is room; return whether the rates change."""
     now, p = state.stage[NOW], work.owner[t]
     u = work.unit[p]
@@ -185,7 +185,7 @@ def issue_stores(work: Work, state: State, queue: Queue, t: int) -> bool:
     return changed
 
 
-def publish(work: Work, state: State, queue: Queue, t: int) -> None:
+def publish(work: TaskWork, state: State, queue: Queue, t: int) -> None:
     """A task's stores have been issued: signal, at once or when what the fence waits for has drained."""
     now, p = state.stage[NOW], work.owner[t]
     state.left[t] = state.stage[OUTSTANDING] + state.stage[LEVEL]
@@ -213,7 +213,7 @@ def publish(work: Work, state: State, queue: Queue, t: int) -> None:
         end_task(work, state, queue, t, max(state.buffer_exit[p], all_drained_at(work, state)) + work.signal)
 
 
-def settle_targets(work: Work, state: State, queue: Queue, u: int) -> bool:
+def settle_targets(work: TaskWork, state: State, queue: Queue, u: int) -> bool:
     """Handle the SMs of a unit whose target the course has reached; return whether the rates change."""
     changed = False
     now = state.stage[NOW]
@@ -252,12 +252,12 @@ def settle_targets(work: Work, state: State, queue: Queue, u: int) -> bool:
     return changed
 
 
-def run(work: Work, state: State) -> None:
+def run(work: TaskWork, state: State) -> None:
     """Execute all tasks; the results stand in `state`.
 
     Parameters
     ----------
-    work : Work
+    work : TaskWork
     state : State
         Fresh.
     """

@@ -19,7 +19,7 @@ NOW, LEVEL, OUTSTANDING, INFLOW, FULL, STEPS = range(6)
 RELAXED, GPU, SYS = 0, 1, 2
 
 
-class Work(NamedTuple):
+class TaskWork(NamedTuple):
     """What is executed, in cycles and bytes; T tasks, K SMs, U units, E events.
 
     Parameters

@@ -12,7 +12,7 @@ from xstage_bench.model.node.issue import free_cycles
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.predict import BLUR, EVENS_OUT_BYTES
 from xstage_bench.model.tasks.costs import PASSED_BYTES, REACH_CYCLES, STORE_WARPS, Costs
-from xstage_bench.model.tasks.state import GPU, RELAXED, SYS, State, Work
+from xstage_bench.model.tasks.state import GPU, RELAXED, SYS, State, TaskWork
 from xstage_bench.schedule.tasks import TaskSchedule
 
 PUBLISH = {"relaxed": RELAXED, "release.gpu": GPU, "release.sys": SYS}
@@ -42,7 +42,7 @@ def free_store_cycles(model: NodeModel, schedule: TaskSchedule, costs: Costs) ->
     return np.where(n > 0, np.maximum(cycles, 0.0), -1.0)
 
 
-def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: Costs) -> tuple[Work, State, IntArray]:
+def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: Costs) -> tuple[TaskWork, State, IntArray]:
     """Return what the loop executes, a fresh state, and the producers' smids.
 
     Raises
@@ -54,7 +54,7 @@ def work_of(model: NodeModel, schedule: TaskSchedule, clock_mhz: float, costs: C
     used, unit = np.unique(model.placement.unit_of(smids), return_inverse=True)
     members = np.bincount(unit, minlength=used.size)
     k, t, u, e = smids.size, schedule.task_count, used.size, max(schedule.event_count, 1)
-    work = Work(
+    work = TaskWork(
         first=schedule.first,
         owner=schedule.producer,
         unit=unit.astype(np.int64),

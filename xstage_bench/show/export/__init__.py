@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xstage_bench.errors import UsageError
-from xstage_bench.record.tables import FORMATS as TABLE_FORMATS
+from xstage_bench.record.dump import FORMATS as TABLE_FORMATS
 from xstage_bench.show.export.cuh import as_cuh
 from xstage_bench.show.export.document import ExportedModel
 from xstage_bench.show.export.openmetrics import as_openmetrics
