@@ -23,7 +23,7 @@ record: $(VENV)/.base
 	$(PY) scripts/record.py $(ARGS)
 
 test: $(VENV)/.dev
-	$(PY) -m pytest -n 2 $(ARGS)
+	@$(PY) -m pytest -n 2 $(ARGS) || { echo "next: make test ARGS='--lf -x' runs what failed; docs/extend.md has the debug guide"; exit 1; }
 
 # Every number that the pages promise, computed from its recording again; ARGS=--write puts it into them.
 claims: $(VENV)/.dev
@@ -46,7 +46,9 @@ reference: $(VENV)/.dev
 browser: $(VENV)/.browser
 
 lint: $(VENV)/.dev
-	$(VENV)/bin/ruff check . && $(VENV)/bin/mypy
+	@$(VENV)/bin/ruff check . || { echo "next: $(VENV)/bin/ruff check --fix . and $(VENV)/bin/ruff format ., then make lint"; exit 1; }
+	@$(VENV)/bin/mypy || { echo "next: give what is named above its type, then make lint"; exit 1; }
+	@echo "clean; next: make test"
 
 kernels: $(VENV)/.dev
 	$(PY) scripts/compile_kernels.py
