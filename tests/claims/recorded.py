@@ -188,7 +188,7 @@ def _flavour_scores(folder: Path) -> dict[str, list[ModelScore]]:
 @cache
 def validation_file(folder: Path) -> Validation:
     """The recorded judgement: refitting 25 flavours takes minutes."""
-    return read_json(folder / "validation.json", Validation)
+    return read_json(folder / "validation.json.gz", Validation)
 
 
 def flavour_medians(folder: Path) -> Numbers:

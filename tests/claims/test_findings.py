@@ -136,7 +136,7 @@ def test_ten_real_runs_of_one_node_are_the_same() -> None:
 
 
 def test_the_node_model_predicts_every_flavour() -> None:
-    scores = [s for s in load_validation(PATHS["flavours"] / "validation.json").models if s.model == "node"]
+    scores = [s for s in load_validation(PATHS["flavours"] / "validation.json.gz").models if s.model == "node"]
     assert {s.flavour for s in scores} >= {"st.v4", "st.b32", "red.v4.f32", "bulk.2048", "tensor.8192"}
     missed = {s.flavour for s in scores if not 0 < (s.issue_time.median_error or 1) <= 0.05}
     assert missed <= {"tensor.16384"}, "the one that missed 5 % once, by bursts that fill a queue of copies exactly"
@@ -157,7 +157,7 @@ def test_a_flavour_can_be_fitted_again() -> None:
 
 
 def test_the_source_is_free_before_the_bytes_have_arrived() -> None:
-    rows = [r for r in document("flavours", "arrival.json")["rows"] if r["part"] == "arrival"]
+    rows = [r for r in document("flavours", "arrival.json.gz")["rows"] if r["part"] == "arrival"]
     assert sum(r["wrong_words"] for r in rows) == 0
     for r in rows:
         assert (r["reusable_cycles"] is not None) == FLAVOURS[r["flavour"]].bulk

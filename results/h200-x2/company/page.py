@@ -1,6 +1,6 @@
 """Tables and figure of scenes with companions: ``xstage scene --study pulls --study local --study gap_work --study producers_per_sm``.
 
-``page.py [write] [FOLDER]``; the right panel of the figure needs ``--study directions`` too.
+``page.py [write] [FOLDER]``; the right panel of the figure is of the scenes beside, in ``places``.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def producers(by: dict[str, Row]) -> str:
 
 def draw(folder: Path, out: Path) -> None:
     """What pulls cost pushes on one egress and from the pushing GPU, and each direction alone and both."""
-    rows = scenes(folder)
+    rows = scenes(folder) + scenes(Path(__file__).parents[1] / "places")  # which holds the directions
     by = {row["name"]: row for row in rows}
     figure = new_figure(11, 3.4)
     left, middle, right = figure.subplots(1, 3)
@@ -105,7 +105,7 @@ def draw(folder: Path, out: Path) -> None:
     right.set_xticks([64, 128, 256, 512], ["64", "128", "256", "512"])
     right.minorticks_off()
     right.legend(frameon=False, fontsize=7)
-    figure.savefig(out / "company.png", dpi=110, metadata={"Software": None})
+    figure.savefig(out / "company.png", dpi=90, metadata={"Software": None})
 
 
 def _pulls(axes: Any, by: dict[str, Row], where: str, title: str) -> None:

@@ -90,8 +90,8 @@ def costs(folder: Path) -> list[Row]:
     good = good[(good["source"] == source) & (good["destination"] == destination) & (good["warps"] == WARPS)]
     good = good[(good["producers"] == run.manifest.node.gpus[source].sm_count) & good["probe"].isin(["flavours", "layouts"])]
     wire = {(w["flavour"], w["layout"]): w["per_payload"].get("raw_sent") for w in _rows_of(folder / "wire.json") if w["pair"] == PAIR}
-    arrival = _rows_of(folder / "arrival.json")
-    model = load_model(folder / "model.json")
+    arrival = _rows_of(folder / "arrival.json.gz")
+    model = load_model(folder / "model.json.gz")
     out: list[Row] = []
     for flavour, layout in ((f, y) for f in FLAVOURS for y in LAYOUTS):
         entry = None if (found := model.find(PAIR, flavour, layout)) is None else found.find(int(good["producers"].iloc[0]), WARPS)
@@ -123,7 +123,7 @@ def costs(folder: Path) -> list[Row]:
 def errors_of(folder: Path) -> dict[str, Row]:
     """Return the node model's errors on held-out schedules, the worse direction, by flavour."""
     found: dict[str, list[tuple[float, float]]] = {}
-    for score in load_validation(folder / "validation.json").models:
+    for score in load_validation(folder / "validation.json.gz").models:
         if score.model == "node":
             issue = score.issue_time
             found.setdefault(score.flavour, []).append((issue.median_error or np.nan, issue.p95_error or np.nan))

@@ -36,7 +36,7 @@ def draw(folder: Path, out: Path) -> None:
         _both_orders(panels[4], rows, lambda one: float(one["store_span_us"]["median"]), "store span of a Linear-2 tile (median), us")
         _stalls(panels[5], predicted["rows"])
         figure.text(0.01, 0.01, _foot(document), fontsize=7, color="0.35")
-        figure.savefig(out / "moe.png", dpi=110, metadata={"Software": None})
+        figure.savefig(out / "moe.png", dpi=80, metadata={"Software": None})
 
 
 def _foot(document: dict[str, Any]) -> str:

@@ -148,7 +148,7 @@ def draw(folder: Path, out: Path) -> None:
             ax.set(xlabel="burst per SM (KiB)", title=f"{count} SMs")
         axes[0].set_ylabel("mean issue / fastest choice's")
         axes[0].legend(loc="upper left", fontsize=6.5)
-        figure.savefig(out / "choice.png", dpi=130, metadata={"Software": None})
+        figure.savefig(out / "choice.png", dpi=90, metadata={"Software": None})
 
 
 if __name__ == "__main__":

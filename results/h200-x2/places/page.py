@@ -1,4 +1,4 @@
-"""Tables of patterns and directions between two GPUs and host memory: ``xstage scene`` (``page.py [write] [FOLDER]``)."""
+"""Tables of patterns and directions between two GPUs and host memory: ``xstage measure scenes`` (``page.py [write] [FOLDER]``)."""
 
 from __future__ import annotations
 

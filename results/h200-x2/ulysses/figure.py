@@ -34,7 +34,7 @@ def draw(folder: Path, out: Path) -> None:
         where = f"{len(document['gpus'])} x {gpus}, driver {document['driver']}, {' and '.join(dates)}"
         foot = f"measured, {where}; medians of interleaved rounds; SP4 and SP8 emulated for the sender"
         figure.text(0.01, 0.01, foot, fontsize=7, color="0.35")
-        figure.savefig(out / "ulysses.png", dpi=110, metadata={"Software": None})
+        figure.savefig(out / "ulysses.png", dpi=80, metadata={"Software": None})
 
 
 def _matching(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> list[dict[str, Any]]:
