@@ -32,7 +32,7 @@ def main(source: Path, out: Path) -> None:
             table = table.sort_by([(name, "ascending") for name in ORDER if name in table.column_names])
             coded = [c.combine_chunks().dictionary_encode() if pa.types.is_string(c.type) else c for c in table.columns]
             (out / item.name).mkdir()
-            write_table(out / item.name / part_name(0), pa.Table.from_arrays(coded, names=table.column_names))
+            write_table(out / item.name / part_name(0), pa.Table.from_arrays(coded, names=table.column_names), level=19)
 
 
 if __name__ == "__main__":
