@@ -32,7 +32,7 @@ class Found:
 
     @property
     def within(self) -> bool | None:
-        """Whether the prediction meets issue 3's bound: max(1, 5 %), 5 %, max(1, 20 %); None when there is nothing to compare."""
+        """Whether the prediction meets the bound of a reading: max(1, 5 %), 5 %, max(1, 20 %); None when there is nothing to compare."""
         if self.measured is None or self.predicted is None:
             return None if self.measured is None else False
         slack = {"onset": max(1.0, 0.05 * self.measured), "recovery": 0.05 * self.measured, "transient": max(1.0, 0.2 * self.measured)}

@@ -6,7 +6,7 @@ With n warp-stores per warp::
     max(n)  = offset + makespan * n                            sizes well past the knee
 
 The free line is T0(n). Past the knee the mean grows by ``free + excess`` cycles per warp-store and the slowest producer by
-``makespan``; R is read from the latter, because producers are served unequally and the mean overstates R (FACTS, docs/burst-gap.md).
+``makespan``; R is read from the latter, because producers are served unequally and the mean overstates R (docs/burst-gap.md).
 """
 
 from __future__ import annotations
