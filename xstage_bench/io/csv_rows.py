@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import cast
 
@@ -70,6 +71,92 @@ def check_width(cells: Sequence[str], width: int, line: int) -> None:
     """Refuse a row that has not one cell per column."""
     if len(cells) != width:
         raise DataError(f"line {line}: {len(cells)} cells, the header has {width}", "write one cell per column, empty for a default")
+
+
+@dataclass(slots=True)
+class RowGroup:
+    """The rows that share an id: their head cells by column with defaults filled in, as written, then line and cells of each."""
+
+    id: str
+    head: dict[str, str]
+    written: tuple[str, ...]
+    lines: list[int] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+
+
+def grouped_rows(
+    text: str, id_column: str, head: Sequence[str], defaults: Mapping[str, str], known: Sequence[str], required: Sequence[str]
+) -> tuple[list[RowGroup], dict[str, int]]:
+    """Read CSV whose rows belong together by one column; without that column all do.
+
+    Parameters
+    ----------
+    text : str
+        As for `rows_of`.
+    id_column : str
+    head : sequence of str
+        Columns of a whole group: the same in all its rows, or empty after its first.
+    defaults : mapping of str to str
+        What an empty head cell means.
+    known, required : sequence of str
+        As for `places_of_columns`.
+
+    Returns
+    -------
+    list of RowGroup, in order of the first row of each, and where each column stands
+
+    Raises
+    ------
+    DataError
+        As `places_of_columns` and `check_width`; an id is empty, or rows of one group disagree about a head cell.
+    """
+    rows = rows_of(text)
+    _, header = next(rows, (1, []))
+    at = places_of_columns(header, known, required)
+    places = [(name, at[name]) for name in head if name in at]
+    groups: dict[str, RowGroup] = {}
+    group = None
+    for line, cells in rows:
+        check_width(cells, len(header), line)
+        name = cells[at[id_column]].strip() if id_column in at else ""
+        if id_column in at and not name:
+            raise DataError(
+                f"line {line}: column '{id_column}' is empty", f"name the {id_column} in each of its rows, or remove the column"
+            )
+        raw = tuple([cells[i] for _, i in places])
+        if group is None or group.id != name:
+            if name not in groups:
+                given = {column: cells[i].strip() for column, i in places}
+                groups[name] = RowGroup(name, {column: given.get(column) or defaults.get(column, "") for column in head}, raw)
+            group = groups[name]
+        if raw != group.written:  # most rows repeat the first one's head cells, or leave them all empty
+            _must_agree(group, id_column, places, raw, line)
+        group.lines.append(line)
+        group.rows.append(cells)
+    return list(groups.values()), at
+
+
+def _must_agree(group: RowGroup, what: str, places: Sequence[tuple[str, int]], raw: Sequence[str], line: int) -> None:
+    for (name, _), cell in zip(places, raw, strict=True):
+        if cell.strip() and cell.strip() != group.head[name]:
+            where = f"the {what} '{group.id}'" if group.id else f"this {what}"
+            raise DataError(
+                f"line {line}: column '{name}' is {shown(cell)}, but {shown(group.head[name])} in line {group.lines[0]}, where {where} "
+                "begins",
+                f"a {what} has one '{name}': repeat it, leave it empty, or name another one in column '{what}'",
+            )
+
+
+def truth_cell(cell: str, column: str) -> bool:
+    """Return a cell as a truth value; spreadsheets write TRUE."""
+    if cell.lower() not in ("true", "false"):
+        raise DataError(f"column '{column}' is {shown(cell)}, neither true nor false", "write true, false, or leave it empty")
+    return cell.lower() == "true"
+
+
+def truth_text(value: bool) -> str:
+    """Return a truth value as JSON and a cell write it."""
+    return "true" if value else "false"
 
 
 @lru_cache(maxsize=65536)

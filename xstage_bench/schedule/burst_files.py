@@ -13,9 +13,9 @@ import msgspec
 
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.io.atomic import write_bytes
-from xstage_bench.io.csv_rows import written_producers
+from xstage_bench.io.csv_rows import truth_text, written_producers
 from xstage_bench.io.json_file import check_version, encode_json
-from xstage_bench.schedule.burst_csv import COLUMNS, schedules_from_csv, truth_text
+from xstage_bench.schedule.burst_csv import COLUMNS, schedules_from_csv
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 from xstage_bench.schedule.completion import DEFAULT as DEFAULT_COMPLETION
 from xstage_bench.schedule.texts import read_either
