@@ -14,11 +14,11 @@ import msgspec
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.csv_rows import truth_text, written_producers
-from xstage_bench.io.json_file import check_version, encode_json
+from xstage_bench.io.json_file import encode_json
 from xstage_bench.schedule.burst_csv import COLUMNS, schedules_from_csv
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 from xstage_bench.schedule.completion import DEFAULT as DEFAULT_COMPLETION
-from xstage_bench.schedule.texts import read_either
+from xstage_bench.schedule.texts import entries_of, read_either
 
 SCHEMA_VERSION = 1
 
@@ -109,24 +109,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def _from_json(path: Path, text: str) -> list[Schedule]:
-    data = text.encode()
-    check_version(path, data, SCHEMA_VERSION)
-    fields = ", ".join(f for f in ScheduleEntry.__struct_fields__)
-    try:
-        head = msgspec.json.decode(data)
-        many = isinstance(head, dict) and "schedules" in head
-        if many:
-            entries = msgspec.convert(head, ScheduleFile).schedules
-        else:
-            if isinstance(head, dict):
-                head.pop("schema_version", None)
-            entries = [msgspec.convert(head, ScheduleEntry)]
-    except msgspec.ValidationError as error:
-        raise DataError(str(error), f"a schedule has the fields {fields}; a burst has bytes, gap_cycles, start_ns") from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        why = "; NaN and Infinity are not JSON" if "NaN" in text or "Infinity" in text else ""
-        raise DataError(f"not JSON ({error}){why}", f"for example {_JSON_FORM}") from error
-    return [_schedule(entry, f"schedules[{i}]" if many else "") for i, entry in enumerate(entries)]
+    hint = f"a schedule has the fields {', '.join(ScheduleEntry.__struct_fields__)}; a burst has bytes, gap_cycles, start_ns"
+    entries = entries_of(path, text, "schedules", ScheduleFile, ScheduleEntry, SCHEMA_VERSION, hint, _JSON_FORM)
+    return [_schedule(entry, where) for where, entry in entries]
 
 
 def _schedule(entry: ScheduleEntry, where: str) -> Schedule:

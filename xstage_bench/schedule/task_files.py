@@ -11,10 +11,9 @@ import msgspec
 
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.io.atomic import write_bytes
-from xstage_bench.io.json_file import check_version
 from xstage_bench.schedule.task_csv import REQUIRED, tasks_from_csv, tasks_to_csv
 from xstage_bench.schedule.tasks import NONE, Form, Publish, TaskSchedule
-from xstage_bench.schedule.texts import is_json, read_either, read_text
+from xstage_bench.schedule.texts import entries_of, is_json, read_either, read_text
 
 SCHEMA_VERSION = 1
 _EXAMPLE = '{"schema_version": 1, "producers": 1, "tasks": {"producer": [0], "compute_cycles": [9000], "bytes": [32768]}}'
@@ -109,24 +108,10 @@ def is_task_file(path: Path | str) -> bool:
 
 
 def _from_json(path: Path, text: str) -> list[TaskSchedule]:
-    data = text.encode()
-    check_version(path, data, SCHEMA_VERSION)
-    try:
-        head = msgspec.json.decode(data)
-        many = isinstance(head, dict) and "task_schedules" in head
-        if many:
-            entries = msgspec.convert(head, TaskFile).task_schedules
-        else:
-            if isinstance(head, dict):
-                head.pop("schema_version", None)
-            entries = [msgspec.convert(head, TaskEntry)]
-    except msgspec.ValidationError as error:
-        fields = ", ".join(TaskEntry.__struct_fields__)
-        columns = ", ".join(TaskColumns.__struct_fields__)
-        raise DataError(str(error), f"a task schedule has the fields {fields}; tasks has the lists {columns}") from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(f"not JSON ({error})", f"for example {_EXAMPLE}") from error
-    return [_schedule(entry, f"task_schedules[{i}]" if many else "") for i, entry in enumerate(entries)]
+    hint = f"a task schedule has the fields {', '.join(TaskEntry.__struct_fields__)}"
+    hint += f"; tasks has the lists {', '.join(TaskColumns.__struct_fields__)}"
+    entries = entries_of(path, text, "task_schedules", TaskFile, TaskEntry, SCHEMA_VERSION, hint, _EXAMPLE)
+    return [_schedule(entry, where) for where, entry in entries]
 
 
 def _schedule(entry: TaskEntry, where: str) -> TaskSchedule:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.io.json_file import read_bytes
+from xstage_bench.io.json_file import check_version, read_bytes
 
 T = TypeVar("T")
 LARGEST_FILE_BYTES = 512 << 20
@@ -59,3 +61,43 @@ def read_text(path: Path) -> str:
     if not text.strip():
         raise DataError(f"{path} is empty", _HINT)
     return text
+
+
+def entries_of(
+    path: Path, text: str, key: str, many: type[Any], one: type[T], version: int, fields: str, example: str
+) -> list[tuple[str, T]]:
+    """Return the entries of a JSON file, each with the words that say where it stands: one entry alone, or several under a key.
+
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    text : str
+    key : str
+        What a file of several calls them.
+    many, one : type
+        msgspec's types of a whole file of several, and of one entry.
+    version : int
+        The newest ``schema_version`` that is read.
+    fields, example : str
+        Hints for what is no such entry, and for what is no JSON.
+
+    Raises
+    ------
+    DataError
+        Neither of both.
+    """
+    data = text.encode()
+    check_version(path, data, version)
+    try:
+        head = msgspec.json.decode(data)
+        if isinstance(head, dict) and key in head:
+            return [(f"{key}[{i}]", entry) for i, entry in enumerate(getattr(msgspec.convert(head, many), key))]
+        if isinstance(head, dict):
+            head.pop("schema_version", None)
+        return [("", msgspec.convert(head, one))]
+    except msgspec.ValidationError as error:
+        raise DataError(str(error), fields) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        why = "; NaN and Infinity are not JSON" if "NaN" in text or "Infinity" in text else ""
+        raise DataError(f"not JSON ({error}){why}", f"for example {example}") from error
