@@ -22,8 +22,7 @@ from xstage_bench.judge.fleet.screen import screen
 from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.show.fleet_page import write_fleet
 
-ROOT = Path(__file__).parent.parent.parent
-BENCH = runpy.run_path(str(ROOT / "tests" / "claims" / "fleet_speed.py"))
+BENCH = runpy.run_path(str(Path(__file__).parents[1] / "claims" / "fleet_speed.py"))
 NODES = 16
 
 
@@ -109,16 +108,11 @@ def test_reading_agrees_with_the_manifest(fleet: tuple[Path, Any, str]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.floats(-1e6, 1e6)), max_size=60))
 def test_grouped_medians_are_those_of_numpy(rows: list[tuple[int, int, float]]) -> None:
-    keys = [np.array([r[i] for r in rows], dtype=np.int64) for i in (0, 1)]
-    values = np.array([r[2] for r in rows], dtype=float)
-    columns, count, (medians,) = grouped_medians(keys, (values,))
+    first, second, values = (np.array([r[i] for r in rows], dtype=kind) for i, kind in enumerate((np.int64, np.int64, float)))
+    columns, count, (medians,) = grouped_medians([first, second], (values,))
     found = {(int(a), int(b)): float(m) for a, b, m in zip(*columns, medians, strict=True)}
     assert count.sum() == len(rows)
-    true = {}
-    for key in {(r[0], r[1]) for r in rows}:
-        mine = [r[2] for r in rows if (r[0], r[1]) == key]
-        true[key] = float(np.median(mine))
-    assert found == pytest.approx(true)
+    assert found == pytest.approx({(a, b): float(np.median(values[(first == a) & (second == b)])) for a, b, _ in rows})
 
 
 def grid(nodes: int, gpus: int) -> tuple[Any, Any, Any]:

@@ -7,11 +7,11 @@ until then. `issued` must wait for none of its burst's last stores, `taken` for 
 from __future__ import annotations
 
 import itertools
-import re
 from functools import partial
 
 import pytest
-from sass import Instruction, asked, between, instructions, prepare
+from kernel_code import reads_behind, waits_of_issued
+from sass import asked, instructions, prepare
 
 from xstage_bench.device.cuda.compile import compile_kernel, compile_source
 from xstage_bench.device.cuda.variant import Variant
@@ -20,20 +20,15 @@ from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.layouts import LAYOUTS
 
 pytest.importorskip("cuda.bindings.nvrtc")
-CLOCK = "SR_CLOCKLO"
-NEAR = 24  # instructions, between the two clock reads of a burst
 
 
-def burst_cubin(variant: Variant, arch: str) -> bytes:
-    return compile_kernel("burst.cu", arch, {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0))}, variant.headers())
-
-
-def spoilt_cubin(variant: Variant, arch: str, spoil: tuple[str, str]) -> bytes:
-    """As `burst_cubin`, with a replacement in one of the headers."""
-    words = {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0))}
-    found = [p for p in asset_dir("cuda").glob("*.cuh") if spoil[0] in p.read_text()]
-    assert len(found) == 1, f"{spoil[0]!r} stands in {len(found)} headers"
-    headers = {**variant.headers(), found[0].name: found[0].read_text().replace(*spoil)}
+def burst_cubin(variant: Variant, arch: str, spoil: tuple[str, str] | None = None) -> bytes:
+    """Compile the burst kernel, with a replacement in one of its headers."""
+    words, headers = {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0))}, variant.headers()
+    if spoil is None:
+        return compile_kernel("burst.cu", arch, words, headers)
+    (found,) = [p for p in asset_dir("cuda").glob("*.cuh") if spoil[0] in p.read_text()]
+    headers = {**headers, found.name: found.read_text().replace(*spoil)}
     return compile_source((asset_dir("cuda") / "burst.cu").read_text(), "burst.cu", arch, words, headers)
 
 
@@ -42,30 +37,6 @@ def machine_code(request: pytest.FixtureRequest) -> None:
     """All variants that the chosen tests of this file ask for, disassembled together."""
     cases = dict.fromkeys((p["flavour"], p["layout"], p["arch"]) for p in asked(request) if "flavour" in p)
     prepare("stamps", [partial(burst_cubin, Variant(FLAVOURS[f], layout), arch) for f, layout, arch in cases], "-hex")
-
-
-def stamps_of(code: list[Instruction], store: str, count: int = 4) -> tuple[list[int], int, int]:
-    """Return the burst's stores, so many, and the clock reads `issued` and `taken` behind them."""
-    clocks = [i for i, x in enumerate(code) if CLOCK in x.text]
-    for start, issued, taken in zip(clocks, clocks[1:], clocks[2:], strict=False):
-        stores = [i for i in range(start, issued) if re.search(store, code[i].text)]
-        if len(stores) == count and taken - issued < NEAR:
-            return stores, issued, taken
-    raise AssertionError("no burst with two clock reads behind it")
-
-
-def waits_of_issued(code: list[Instruction], store: str) -> list[str]:
-    """Return what waits for a last store to be taken before, or at, the clock read `issued`."""
-    stores, issued, _ = stamps_of(code, store)
-    ways = {s: between(code, s, issued, set(stores)) for s in stores}
-    return [f"{code[s].text} <- {code[i].text}" for s, way in ways.items() for i in sorted(way) if code[s].read in code[i].waits]
-
-
-def reads_behind(code: list[Instruction], store: str, count: int = 4) -> bool:
-    """Whether an instruction before `taken` waits for a read of shared memory that begins after every store."""
-    stores, _, taken = stamps_of(code, store, count)
-    loads = [i for i in range(max(stores), taken) if code[i].plain.startswith("LDS")]
-    return any(code[i].written in x.waits for i in loads for x in code[i + 1 : taken + 1] if x.plain == x.text)
 
 
 EVERY = [(n, "contiguous", a) for n, f in FLAVOURS.items() for a in f.architectures if f.alias_of is None]
@@ -106,5 +77,6 @@ OVERWRITTEN = (
 
 def test_a_stamp_that_means_something_else_is_found_out() -> None:
     flavour = FLAVOURS["st.v4"]
-    assert not reads_behind(instructions(spoilt_cubin(Variant(flavour), "sm_90", NO_READ), "xstage_burst"), flavour.sass)
-    assert waits_of_issued(instructions(spoilt_cubin(Variant(flavour), "sm_90", OVERWRITTEN), "xstage_burst"), flavour.sass)
+    unread, late = (instructions(burst_cubin(Variant(flavour), "sm_90", spoil), "xstage_burst") for spoil in (NO_READ, OVERWRITTEN))
+    assert not reads_behind(unread, flavour.sass)
+    assert waits_of_issued(late, flavour.sass)
