@@ -59,15 +59,13 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return runner.record_run(options, tmp_path_factory.mktemp("cases") / "run", ["xstage", "run"])
 
 
+WRONG_BYTE = "pair 0>1: destination byte 0x[0-9a-f]+ holds 0x[0-9a-f]+, expected 0x[0-9a-f]+"
+
+
 @pytest.mark.parametrize(
     ("faults", "pair", "words"),
     [
-        pytest.param(
-            Faults(dropped=((0, 1),)),
-            (0, 1),
-            r"pair 0>1: destination byte 0x[0-9a-f]+ holds 0x[0-9a-f]+, expected 0x[0-9a-f]+",
-            id="case_01",
-        ),
+        pytest.param(Faults(dropped=((0, 1),)), (0, 1), WRONG_BYTE, id="case_01"),
         pytest.param(Faults(hanging=((1, 0),)), (1, 0), "no progress within the time-out", id="case_02"),
         pytest.param(Faults(error_after=100), (1, 0), "GPU 1 reported", id="case_04"),
     ],

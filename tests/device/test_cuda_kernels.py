@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kernel_code import CLOCK, found
-from sass import asked, kernels, prepare
+from kernel_code import CLOCK, found, reads_behind, waits_of_issued
+from sass import asked, instructions, kernels, prepare
 
-from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
+from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel, compile_source
 from xstage_bench.device.cuda.variant import BULK_SHARED_BYTES, Variant
 from xstage_bench.errors import XStageError
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.schedule.flavour import FLAVOURS, Flavour, load_flavour
 from xstage_bench.schedule.layouts import LAYOUTS
 
@@ -42,6 +43,8 @@ def machine_code(request: pytest.FixtureRequest) -> None:
     makers = [partial(variant_cubin, Variant(FLAVOURS[name], layout), arch) for name, layout, arch in taken]
     ends = sorted({p["name"] + p["who"] for p in chosen if "who" in p})
     prepare("burst", makers + [partial(variant_cubin, Variant(FLAVOURS["st.v4"], completion=end), "sm_90") for end in ends])
+    stamped = dict.fromkeys((p["flavour"], p["layout"], p["arch"]) for p in chosen if "flavour" in p)
+    prepare("stamps", [partial(variant_cubin, Variant(FLAVOURS[f], layout), arch) for f, layout, arch in stamped], "-hex")
 
 
 def burst_of(lines: list[str], flavour: Flavour) -> tuple[list[str], list[str]]:
@@ -205,3 +208,53 @@ def test_a_broken_source_names_the_file_and_the_line(tmp_path: Path, monkeypatch
     monkeypatch.setattr("xstage_bench.device.cuda.compile.asset_dir", lambda name: tmp_path)
     with pytest.raises(XStageError, match=r"bad\.cu\(1\).*undeclared"):
         compile_kernel("bad.cu", "sm_90", cache=False)
+
+
+# What the two clock reads behind a burst wait for: that is what the two stamps mean (docs/method.md). A store frees a scoreboard when the
+# SM has read its registers, that is, has taken it; an instruction that waits for that scoreboard waits until then. `issued` must wait for
+# none of its burst's last stores, `taken` for a read of shared memory that was started behind them.
+STAMPED = [(n, "contiguous", a) for n, f in FLAVOURS.items() for a in f.architectures if f.alias_of is None]
+STAMPED += [
+    (f, y, "sm_90")
+    for f, y in itertools.product(("st.v4", "st.v2", "red.f32"), LAYOUTS)
+    if LAYOUTS[y].takes(FLAVOURS[f]) and y != "contiguous"
+]
+
+
+#: Where `issued` may still wait for a store: the loop's own branch does (sm_80), an address is computed between two stores, or the compiler
+#: copies the vector of a reduction. There it says at most what `taken` says (docs/method.md).
+MAY_WAIT = {
+    *((f, "contiguous", "sm_80") for f in ("st.v2", "st.b32")),
+    *(("red.f32", y, "sm_90") for y in ("rows256", "tile128")),
+    *((f, "contiguous", a) for f in ("red.v4.f32", "red.v4.bf16x2") for a in ("sm_90", "sm_100")),
+}
+
+
+@pytest.mark.parametrize(("flavour", "layout", "arch"), STAMPED)
+def test_each_stamp_waits_for_what_it_means(flavour: str, layout: str, arch: str) -> None:
+    known = FLAVOURS[flavour]
+    code = instructions(variant_cubin(Variant(known, layout), arch), "xstage_burst")
+    if not known.bulk and (flavour, layout, arch) not in MAY_WAIT:  # a bulk copy holds no register once it has been started
+        assert waits_of_issued(code, known.sass) == []
+    assert reads_behind(code, known.sass, 1 if known.bulk else known.group)
+
+
+NO_READ = ("ld.volatile.shared.u32 mask, [%1];", "mov.u32 mask, 0xffffffff;")
+# The word of the last store is counted up behind it, in its own register, and the clock is read only then.
+OVERWRITTEN = (
+    "  return {start, sm_clock(), x, {(u64)to}};",
+    """  u64 late;
+  asm volatile("add.u32 %1, %1, 3; shfl.sync.idx.b32 %1, %1, 0, 31, -1; mov.u64 %0, %%clock64;" : "=l"(late), "+r"(x) :: "memory");
+  return {start, late, x, {(u64)to}};""",
+)
+
+
+@pytest.mark.parametrize(("spoil", "waits"), [(NO_READ, False), (OVERWRITTEN, True)])
+def test_a_stamp_that_means_something_else_is_found_out(spoil: tuple[str, str], waits: bool) -> None:
+    variant = Variant(FLAVOURS["st.v4"])
+    (changed,) = [p for p in asset_dir("cuda").glob("*.cuh") if spoil[0] in p.read_text()]
+    headers = {**variant.headers(), changed.name: changed.read_text().replace(*spoil)}
+    words = {**variant.defines(), "XSTAGE_SHARED_BYTES": str(variant.shared_bytes(0))}
+    cubin = compile_source((asset_dir("cuda") / "burst.cu").read_text(), "burst.cu", "sm_90", words, headers)
+    code = instructions(cubin, "xstage_burst")
+    assert (reads_behind(code, variant.flavour.sass), bool(waits_of_issued(code, variant.flavour.sass))) == (False, waits)

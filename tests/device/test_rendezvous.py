@@ -117,18 +117,24 @@ def fails(channel: Channel) -> None:
     channel.fail("no GPU 1 here")
 
 
-def test_a_rank_that_dies_is_named_to_the_others_with_the_step() -> None:
-    for ranks, dead in (((goes_on, goes_on, starts), 2), ((starts, goes_on), 0)):
-        for rank, error in enumerate(together(*ranks)):
-            if rank != dead:
-                assert isinstance(error, PartnerError)
-                assert f"rank {dead} ended" in error.message
-                assert "measured" in error.message
+def strays(channel: Channel) -> None:
+    channel.exchange("elsewhere")
 
 
-def test_a_rank_that_fails_says_why_to_all() -> None:
-    out = together(goes_on, fails, goes_on)
-    assert all("rank 1: no GPU 1 here" in out[rank].message for rank in (0, 2))
+@pytest.mark.parametrize(
+    ("ranks", "told", "words"),
+    [
+        ((goes_on, goes_on, starts), (0, 1), ("rank 2 ended", "measured")),
+        ((starts, goes_on), (1,), ("rank 0 ended", "measured")),
+        ((goes_on, fails, goes_on), (0, 2), ("rank 1: no GPU 1 here",)),
+        ((starts, strays), (0, 1), ("rank 1 is at step 'elsewhere', rank 0 at 'start'",)),
+    ],
+)
+def test_a_rank_that_dies_fails_or_strays_is_named_to_the_others_with_the_step(ranks: Any, told: Any, words: Any) -> None:
+    out = together(*ranks)
+    for error in (out[rank] for rank in told):
+        assert isinstance(error, PartnerError)
+        assert all(word in error.message for word in words)
 
 
 def test_a_rank_that_hangs_ends_everyone_in_time() -> None:
@@ -149,11 +155,6 @@ def test_a_rank_that_hangs_ends_everyone_in_time() -> None:
     for error in out[:2]:
         assert isinstance(error, PartnerError)
         assert "rank 2 did not reach step 'stored'" in error.message
-
-
-def test_ranks_out_of_step_are_told_apart() -> None:
-    out = together(lambda c: c.exchange("a"), lambda c: c.exchange("b"))
-    assert all(isinstance(e, PartnerError) and "rank 1 is at step 'b', rank 0 at 'a'" in e.message for e in out)
 
 
 def test_a_missing_rank_is_named_and_a_busy_port_is_the_users() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xstage_bench.errors import DataError, UsageError
+from xstage_bench.errors import DataError
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.judge import compare as comparison
-from xstage_bench.judge.compare import FALSE_ALARMS, PARAMETERS, Side, change_of, compare, load_reference, refuse
+from xstage_bench.judge.compare import FALSE_ALARMS, PARAMETERS, Side, change_of, compare, refuse
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.entry import missing_entry
 from xstage_bench.model.estimate import Estimate
@@ -156,9 +156,3 @@ def test_a_simulated_node_compared_with_itself_and_with_a_slow_link() -> None:
     assert bench["count"](pairs)[0] == 0
     slow = bench["one_run"](99, 0.85)
     assert bench["count"]([(run, slow) for run in runs])[1] == len(runs)
-
-
-def test_a_reference_that_is_not_shipped_is_refused() -> None:
-    assert load_reference("h200-nv18").model.pairs
-    with pytest.raises(UsageError, match="no reference node"):
-        load_reference("no-such-node")
