@@ -1,6 +1,6 @@
 """The situations that users of neighbouring tools have met, by number: results/h200-x2/robustness says what this tool does.
 
-Each is tested here as the kind of fault; many have more tests where they belong, and results/h200-x2/robustness names those.
+Each is tested here as the kind of fault; many have more tests where they belong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.schedule.burst_files import load_bursts
 from xstage_bench.schedule.bursts import Burst, Schedule
-from xstage_bench.schedule.device import Execution, Gpu, Node
+from xstage_bench.schedule.device import Gpu, Node
 
 ROOT = Path(__file__).parent.parent
 SIM = BackendChoice("sim:h200-nv18-x2", "test", True)
@@ -59,32 +59,32 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return runner.record_run(options, tmp_path_factory.mktemp("cases") / "run", ["xstage", "run"])
 
 
-def test_case_01_stores_that_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = measured(tmp_path, monkeypatch, Faults(dropped=((0, 1),)))
-    (reason,) = run.manifest.failed_pairs.values()
-    assert re.search(r"pair 0>1: destination byte 0x[0-9a-f]+ holds 0x[0-9a-f]+, expected 0x[0-9a-f]+", reason)
-    assert set(usable_samples(run)["source"]) == {1}, "the other pair is finished, and no number of this one is used"
+WRONG_BYTE = "pair 0>1: destination byte 0x[0-9a-f]+ holds 0x[0-9a-f]+, expected 0x[0-9a-f]+"
 
 
-def test_case_02_an_operation_that_never_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = measured(tmp_path, monkeypatch, Faults(hanging=((1, 0),)))
-    assert "no progress within the time-out" in run.manifest.failed_pairs["1>0"]
+@pytest.mark.parametrize(
+    ("faults", "pair", "words"),
+    [
+        pytest.param(Faults(dropped=((0, 1),)), (0, 1), WRONG_BYTE, id="case_01"),
+        pytest.param(Faults(hanging=((1, 0),)), (1, 0), "no progress within the time-out", id="case_02"),
+        pytest.param(Faults(error_after=100), (1, 0), "GPU 1 reported", id="case_04"),
+    ],
+)
+def test_a_pair_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: Faults, pair: tuple[int, int], words: str) -> None:
+    """1: stores that are lost. 2: an operation that never completes. 4: an error in the middle keeps what was measured."""
+    run = measured(tmp_path, monkeypatch, faults)
+    ((name, reason),) = run.manifest.failed_pairs.items()
+    assert name == f"{pair[0]}>{pair[1]}"
+    assert re.search(words, reason)
     assert run.manifest.complete
-    assert set(usable_samples(run)["source"]) == {0}
+    assert set(usable_samples(run)["source"]) == {pair[1]}, "the other pair is finished, and no number of this one is used"
+    assert len(load_run(run.folder).samples()) >= 100
 
 
 def test_case_03_no_memory_of_an_asynchronous_pool_is_ever_a_destination() -> None:
-    sources = [p.read_text() for p in (ROOT / "xstage_bench" / "device" / "cuda").glob("*.py")]
-    assert sum("runtime.malloc(" in text for text in sources) >= 2
-    assert not [w for text in sources for w in ("mallocAsync", "MemoryAsyncPool", "malloc_async", "mallocFromPoolAsync") if w in text]
-
-
-def test_case_04_an_error_in_the_middle_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = measured(tmp_path, monkeypatch, Faults(error_after=100))
-    (reason,) = run.manifest.failed_pairs.values()
-    assert "GPU 1 reported" in reason
-    assert len(load_run(run.folder).samples()) >= 100
-    assert set(usable_samples(run)["source"]) == {0}
+    sources = "".join(p.read_text() for p in (ROOT / "xstage_bench").rglob("*.py"))
+    assert "runtime.malloc(" in sources
+    assert not re.search("mallocAsync|MemoryAsyncPool|malloc_async|mallocFromPoolAsync", sources)
 
 
 @pytest.mark.parametrize("spec", ["auto", "cuda"])
@@ -161,8 +161,6 @@ def test_case_10_peer_access_enabled_twice_and_kernels_loaded_before_anything_sp
     assert pipe.said[0][1]["pairs"] == [(0, 1), (1, 0)]
     assert cuda.reached == {(0, 1), (1, 0)}, "each direction is enabled from its own source"
     assert os.environ["CUDA_MODULE_LOADING"] == "EAGER"
-    done = [(what, where) for what, name, where in cuda.did("launch") if name != "xstage_census"]
-    assert {(what, where) for what, where in done} == {("launch", 0)}, "the timer's tick"
     loaded = {(gpu, name) for _, gpu, name in cuda.did("function")}
     assert loaded >= {(gpu, f"xstage_{name}") for gpu in (0, 1) for name in ("burst", "consume", "poison", "untouched")}
 
@@ -170,10 +168,11 @@ def test_case_10_peer_access_enabled_twice_and_kernels_loaded_before_anything_sp
 def test_case_11_another_process_is_busy_and_ours_is_not(fake_nvml: Any) -> None:
     nvml = fake_nvml()
     nvml.gpus[0]["processes"] = [{"pid": 4194301, "usedGpuMemory": 1}, {"pid": os.getpid(), "usedGpuMemory": 2}]
-    facts = snapshot(nvml, {})
-    assert [p["pid"] for p in facts["gpus"][0]["other_processes"]] == [4194301]
-    warned = {f.check for f in examine(read_topology(nvml, {}, bus=lambda: []), facts, has_cupy=True) if f.status == "warn"}
-    assert warned == {"GPU 0 users"}
+    found = examine(read_topology(nvml, {}, bus=lambda: []), snapshot(nvml, {}), has_cupy=True)
+    (warned,) = (f for f in found if f.status == "warn")
+    assert warned.check == "GPU 0 users"
+    assert "4194301" in warned.detail
+    assert str(os.getpid()) not in warned.detail
 
 
 def test_case_12_more_producers_than_sms() -> None:
@@ -206,9 +205,8 @@ def test_case_14_every_sample_throttled(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_case_15_runs_that_differ_have_wide_intervals_and_are_told_to_measure_more(sound: Run) -> None:
     samples = sound.samples()
-    factor = samples["process"].map({0: 0.92, 1: 1.0, 2: 1.08}).to_numpy()
     for column in ("issue_mean_cycles", "issue_max_cycles", "makespan_ns"):
-        samples[column] *= factor
+        samples[column] *= samples["process"].map({0: 0.92, 1: 1.0, 2: 1.08}).to_numpy()
     model = calibrate(samples, backend="sim", gpu="x", sm_clock_mhz=1980.0, resamples=20)
     spread = SimpleNamespace(folder=sound.folder, manifest=sound.manifest, samples=lambda: samples)
     found = {f.check: f for f in criticise(spread, model) if f.status == "warn"}
@@ -233,7 +231,7 @@ def test_case_17_one_unit_in_every_name() -> None:
 
 
 def test_case_18_identical_code_is_no_regression(sound: Run) -> None:
-    """The experiment is in tests/test_compare.py, its large version in tests/claims/compare_false_alarms.py."""
+    """The experiment is in tests/judge/test_compare.py, its large version in tests/claims/compare_false_alarms.py."""
     model = fit_run(sound, resamples=40)
     assert compare(Side("a", model, None), Side("b", model, None)).verdict == "same"
 
@@ -253,8 +251,10 @@ def test_case_20_a_second_knee_and_a_sleeping_link_are_called_out(sound: Run) ->
     isolated = (samples["probe"] == "isolated") & (samples["kind"] == "measure")
     samples["issue_mean_cycles"] += np.where(isolated, 0.5 * np.maximum(samples["bytes"] - 200_000, 0), 0.0)
     samples.loc[samples.index[isolated][::40], "issue_mean_cycles"] += 150 * 1980.0
-    found = {f.check for f in criticise(SimpleNamespace(manifest=sound.manifest, samples=lambda: samples), None) if f.status == "warn"}
-    assert {"second knee", "link sleep"} <= found
+    damaged = SimpleNamespace(manifest=sound.manifest, samples=lambda: samples)
+    found = {f.check: f.detail for f in criticise(damaged, None) if f.status == "warn"}
+    assert "in the largest bursts" in found["second knee"]
+    assert "late by more than 30 us" in found["link sleep"]
 
 
 def test_case_21_strict_json_both_ways(tmp_path: Path, sound: Run) -> None:
@@ -281,8 +281,8 @@ def test_case_22_a_failure_is_an_exit_code_and_waived_is_not_passed(fake_nvml: A
 
 
 def test_case_23_no_secret_of_the_environment_is_recorded(fake_nvml: Any) -> None:
-    facts = snapshot(fake_nvml(), {"AWS_SECRET_ACCESS_KEY": "hunter2", "CUDA_VISIBLE_DEVICES": "0"})
-    assert "hunter2" not in json.dumps(facts)
+    facts = snapshot(fake_nvml(), {"AWS_SECRET_ACCESS_KEY": "hunter2", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/home/alice"})
+    assert not re.search("hunter2|alice", json.dumps(facts))
     assert facts["variables"]["CUDA_VISIBLE_DEVICES"] == "0"
 
 
@@ -329,9 +329,3 @@ def test_case_27_schedule_files_that_are_none(tmp_path: Path, content: bytes) ->
         assert error.value.hint
     with pytest.raises(XStageError):
         load_bursts(tmp_path)
-
-
-def test_the_kinds_of_execution_are_what_the_cases_assume() -> None:
-    device = SimDevice(faults=Faults(throttle_after=1))
-    traces = list(device.measure([Execution(Schedule((Burst(512),), 1), i) for i in range(3)]))
-    assert [t.status for t in traces] == ["ok", "throttled", "throttled"]

@@ -1,7 +1,7 @@
 """Whether both stamps mean the same by every NVRTC that PyPI has for CUDA 12 and 13: ``make compilers ARGS=[FOLDER]``.
 
 Each wheel is fetched into FOLDER (default: a temporary one; 90 MB each), its library loaded in a process of its own, the burst kernel
-compiled for sm_90, and its machine code read as ``tests/test_cuda_stamps.py`` does. Prints a row for each; exits 1 if one differs.
+compiled for sm_90, and its machine code read as ``tests/device/test_cuda_kernels.py`` does. Prints a row for each; exits 1 if one differs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from kernel_code import reads_behind, stamps_of, waits_of_issued
 from sass import instructions
-from test_cuda_stamps import reads_behind, stamps_of, waits_of_issued
 
 from xstage_bench.device.cuda.variant import Variant
 from xstage_bench.io.assets import asset_dir

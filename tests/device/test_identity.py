@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from xstage_bench.device.backend import BackendChoice
-from xstage_bench.device.cuda.compile import compile_kernel, compiled, newly_compiled
+from xstage_bench.device.cuda.compile import compile_kernel, compiled, newly_compiled, sources_hash
 from xstage_bench.device.cuda.device import CudaDevice
 from xstage_bench.device.cuda.variant import OWN_FLAVOUR, Variant
 from xstage_bench.errors import PairError
@@ -41,7 +42,8 @@ def identity(source: str = "burst.cu", arch: str = "sm_90", compiler: str = "NVR
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of cuda/ that may be edited."""
     shutil.copytree(asset_dir("cuda"), tmp_path / "cuda")
-    monkeypatch.setattr("xstage_bench.io.identity.asset_dir", lambda name: tmp_path / name)
+    for module in ("io.identity", "device.cuda.compile"):
+        monkeypatch.setattr(f"xstage_bench.{module}.asset_dir", lambda name: tmp_path / name)
     return tmp_path / "cuda"
 
 
@@ -51,39 +53,37 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def test_only_what_a_kernel_includes_counts(tree: Path) -> None:
-    burst, moe = identity(), identity("moe.cu", "sm_90a")
+def test_what_a_kernel_includes_counts_and_nothing_else(tree: Path) -> None:
+    before = {name: identity(name) for name in ("burst.cu", "moe.cu", "pacing.cu")}
+    tree_hash = sources_hash()
+
+    def changed() -> set[str]:
+        return {name for name in before if identity(name) != before[name]}
+
+    (tree / "stamps.cuh").write_text("// one more\n\n/* and\n another */" + (tree / "stamps.cuh").read_text())
+    assert changed() == set(), "comments do not count"
+    assert sources_hash() != tree_hash
     edit(tree / "moe.cu", "#include", '__device__ int added;\n#include "pattern.cuh"\n#include')
-    assert identity() == burst
-    assert identity("moe.cu", "sm_90a") != moe
+    assert changed() == {"moe.cu"}
+    assert "xstage_stage.cuh" in sources_of("pacing.cu")  # behind the #ifndef of xstage_pacer.cuh
+    edit(tree / "xstage_pacer.cuh", "#define XSTAGE_PACER", "#define XSTAGE_PACER 1")
+    assert changed() >= {"moe.cu", "pacing.cu"}
+    assert "burst.cu" not in changed()
     edit(tree / "flavours.cuh", "#ifndef XSTAGE_FLAVOUR", "#define ADDED 1\n#ifndef XSTAGE_FLAVOUR")
-    assert identity() != burst  # three includes away
+    assert "burst.cu" in changed()  # three includes away
 
 
 def test_macros_architecture_and_compiler_count() -> None:
-    every = {
-        identity(),
-        identity(arch="sm_100"),
-        identity(compiler="NVRTC 13.0.89"),
-        identity(XSTAGE_TIMELINE="1"),
-        identity(XSTAGE_TIMELINE="2"),
-        identity("verify.cu"),
-    }
-    assert len(every) == 6
+    more = (
+        {},
+        {"arch": "sm_100"},
+        {"compiler": "NVRTC 13.0.89"},
+        {"XSTAGE_TIMELINE": "1"},
+        {"XSTAGE_TIMELINE": "2"},
+        {"source": "verify.cu"},
+    )
+    assert len({identity(**words) for words in more}) == 6
     assert identity(A="1", B="2") == identity(B="2", A="1")
-
-
-def test_an_include_under_a_condition_counts(tree: Path) -> None:
-    before = identity("pacing.cu")
-    assert "xstage_stage.cuh" in sources_of("pacing.cu")  # behind the #ifndef of xstage_pacer.cuh
-    edit(tree / "xstage_pacer.cuh", "#define XSTAGE_PACER", "#define XSTAGE_PACER 1")
-    assert identity("pacing.cu") != before
-
-
-def test_comments_do_not_count(tree: Path) -> None:
-    before = identity()
-    (tree / "stamps.cuh").write_text("// one more\n\n/* and\n another */" + (tree / "stamps.cuh").read_text())
-    assert identity() == before
 
 
 @pytest.mark.parametrize(
@@ -139,23 +139,11 @@ def test_a_compiled_kernel_is_noted_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert newly_compiled() == []
 
 
-class _Pipe:
-    """What a worker answers."""
-
-    def __init__(self, *answers: object) -> None:
-        self.answers = list(answers)
-
-    def poll(self, seconds: float) -> bool:
-        return bool(self.answers)
-
-    def recv(self) -> object:
-        return self.answers.pop(0)
-
-
 def test_a_device_collects_what_its_worker_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (kernel_of("burst.cu", "sm_90", {"N": n}) for n in "12")
+    answers = iter([("ok", 1, [first]), ("ok", 2, []), ("ok", 3, [second, first])])
     device = CudaDevice()
-    monkeypatch.setattr(device, "_pipe", _Pipe(("ok", 1, [first]), ("ok", 2, []), ("ok", 3, [second, first])))
+    monkeypatch.setattr(device, "_pipe", SimpleNamespace(poll=lambda seconds: True, recv=lambda: next(answers)))
     assert [device._receive(0, 1, 0.0) for _ in range(3)] == [1, 2, 3]
     assert kernels_of(device) == [first, second] == merged([first], [second, first])
     assert kernels_of(object()) == []

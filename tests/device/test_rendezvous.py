@@ -73,17 +73,18 @@ def test_where_rank_0_listens() -> None:
     assert torchrun.port != 29500, "torchrun's own store listens there"
 
 
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}
+
+
 def test_an_mpirun_inside_a_slurm_allocation_is_an_mpirun() -> None:
-    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}
-    with pytest.raises(UsageError, match="no launch of several processes"):
-        find_place(batch)
-    assert find_place({**batch, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}).rank == 1
+    assert find_place({**BATCH, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}).rank == 1
 
 
 @pytest.mark.parametrize(
     ("environment", "rendezvous", "message"),
     [
         ({}, None, "no launch of several processes"),
+        (BATCH, None, "no launch of several processes"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, None, "are no numbers"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, None, "rank 2 of 2"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "nowhere", "is not HOST:PORT"),
@@ -102,22 +103,38 @@ def test_an_exchange_gives_every_rank_the_values_of_all() -> None:
         assert [[v["rank"] for v in step] for step in answer] == [[0, 1, 2]] * 3
 
 
-def test_a_rank_that_dies_is_named_to_the_others_with_the_step() -> None:
-    def dies(channel: Channel) -> None:
-        channel.exchange("start")
+def starts(channel: Channel) -> None:
+    channel.exchange("start")
 
-    def goes_on(channel: Channel) -> None:
-        channel.exchange("start")
-        channel.exchange("measured")
 
-    out = together(goes_on, goes_on, dies)
-    for error in out[:2]:
+def goes_on(channel: Channel) -> None:
+    channel.exchange("start")
+    channel.exchange("measured")
+
+
+def fails(channel: Channel) -> None:
+    channel.exchange("start")
+    channel.fail("no GPU 1 here")
+
+
+def strays(channel: Channel) -> None:
+    channel.exchange("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told", "words"),
+    [
+        ((goes_on, goes_on, starts), (0, 1), ("rank 2 ended", "measured")),
+        ((starts, goes_on), (1,), ("rank 0 ended", "measured")),
+        ((goes_on, fails, goes_on), (0, 2), ("rank 1: no GPU 1 here",)),
+        ((starts, strays), (0, 1), ("rank 1 is at step 'elsewhere', rank 0 at 'start'",)),
+    ],
+)
+def test_a_rank_that_dies_fails_or_strays_is_named_to_the_others_with_the_step(ranks: Any, told: Any, words: Any) -> None:
+    out = together(*ranks)
+    for error in (out[rank] for rank in told):
         assert isinstance(error, PartnerError)
-        assert "rank 2 ended" in error.message
-        assert "measured" in error.message
-    out = together(dies, goes_on)
-    assert isinstance(out[1], PartnerError)
-    assert "rank 0 ended" in out[1].message
+        assert all(word in error.message for word in words)
 
 
 def test_a_rank_that_hangs_ends_everyone_in_time() -> None:
@@ -138,25 +155,6 @@ def test_a_rank_that_hangs_ends_everyone_in_time() -> None:
     for error in out[:2]:
         assert isinstance(error, PartnerError)
         assert "rank 2 did not reach step 'stored'" in error.message
-
-
-def test_a_rank_that_fails_says_why_to_all() -> None:
-    def fails(channel: Channel) -> None:
-        channel.exchange("start")
-        channel.fail("no GPU 1 here")
-
-    def goes_on(channel: Channel) -> None:
-        channel.exchange("start")
-        channel.exchange("next")
-
-    out = together(goes_on, fails, goes_on)
-    assert "rank 1: no GPU 1 here" in out[0].message
-    assert "rank 1: no GPU 1 here" in out[2].message
-
-
-def test_ranks_out_of_step_are_told_apart() -> None:
-    out = together(lambda c: c.exchange("a"), lambda c: c.exchange("b"))
-    assert all(isinstance(e, PartnerError) and "rank 1 is at step 'b', rank 0 at 'a'" in e.message for e in out)
 
 
 def test_a_missing_rank_is_named_and_a_busy_port_is_the_users() -> None:
@@ -204,31 +202,17 @@ with Channel(find_place(), 20) as channel:
 """
 
 
-def launched(*words: str) -> list[subprocess.CompletedProcess[str]]:
-    """Start two real processes as torchrun would."""
+def test_two_real_processes_notice_a_death() -> None:
+    """Started as torchrun would."""
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "PATH": "/usr/bin:/bin"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, *words],
-            env={**environment, "RANK": str(r), "LOCAL_RANK": str(r)},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(2)
-    ]
-    return [subprocess.CompletedProcess(p.args, p.wait(60), *p.communicate()) for p in ranks]
-
-
-def test_two_real_processes_meet_and_notice_a_death() -> None:
-    for rank, done in enumerate(launched()):
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip() == f"{rank} [0, 10]"
-    first, second = launched("die")
-    assert second.returncode == 7
-    assert first.returncode == 1
-    assert "rank 1 ended while rank 0 waited for it at step 'hello'" in first.stderr
+    command = [sys.executable, "-c", SCRIPT, "die"]
+    first, second = (
+        subprocess.Popen(command, env={**environment, "RANK": r, "LOCAL_RANK": r}, cwd=ROOT, stderr=subprocess.PIPE) for r in "01"
+    )
+    said = first.communicate(timeout=60)[1]
+    second.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (1, 7)
+    assert b"rank 1 ended while rank 0 waited for it at step 'hello'" in said
 
 
 def test_under_mpirun() -> None:

@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_code import found, only_stores_are_timed
 from numpy.typing import NDArray
 from sass import disassemble, lines_of
 
-from xstage_bench.device.cuda import footprint
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
 from xstage_bench.device.cuda.footprint import RESULT, SLOT_BYTES, Shape, slots
 from xstage_bench.errors import PairError
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.measure.footprint import FOOTPRINTS_MIB, issue_times, measure_footprint, rates, reduce, shapes
 from xstage_bench.schedule.device import Gpu, Node
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
 
-def burst_code(arch: str) -> list[str]:
-    """Machine code of the measured kernel alone."""
-    text = disassemble(compile_kernel("footprint.cu", arch, cache=False))
-    return lines_of(text.partition(".text.xstage_footprint:")[2].partition(".section")[0])
-
-
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_only_stores_and_their_addresses_lie_between_the_clock_reads(arch: str) -> None:
-    lines = burst_code(arch)
-    stores = [i for i, line in enumerate(lines) if re.search(r"STG\.E\.128", line)]
-    clocks = [i for i, line in enumerate(lines) if "SR_CLOCKLO" in line]
-    first, last = max(i for i in clocks if i < stores[0]), min(i for i in clocks if i > stores[-1])
-    inside = lines[first + 1 : last]
-    assert any(re.search(r"\bLDS\b", line) for line in lines[last : last + 32]), "a read behind the stores, before the next clock read"
-    assert len(stores) == 4, "one unrolled group, no remainder"
-    assert not [x for x in inside if re.search(r"\b(LDG|LDS|LDL|STL|STS|BAR|MEMBAR|ATOM|RED|SR_GLOBALTIMER|CALL)", x)]
-    assert any("MEMBAR" in x for x in lines[last:]), "the drain is timed by a fence after the burst"
+    text = disassemble(compile_kernel("footprint.cu", arch, cache=False))
+    lines = lines_of(text.partition(".text.xstage_footprint:")[2].partition(".section")[0])
+    stores = only_stores_are_timed(lines, r"STG\.E\.128", 4)  # one unrolled group, no remainder
+    assert found(lines[stores[-1] :], "MEMBAR"), "the drain is timed by a fence after the burst"
 
 
-def test_the_host_mirrors_the_structs() -> None:
-    text = (asset_dir("cuda") / "footprint.cu").read_text()
-    for name, dtype in {"Deal": footprint.DEAL, "Result": RESULT, "Meeting": footprint.MEETING, "Wrong": footprint.WRONG}.items():
-        body = re.search(rf"struct {name} {{.*?\n(.*?)\n}};", text, re.S)
-        assert body, name
-        fields = [(n.strip(), kind) for kind, names in re.findall(r"(u32|u64) ([^;]+);", body.group(1)) for n in names.split(",")]
-        assert fields == [(n, "u64" if dtype[n].itemsize == 8 else "u32") for n in dtype.names or ()], name
+def test_the_sweep_has_whole_groups() -> None:
+    todo = shapes((1, 0), 132, FOOTPRINTS_MIB)
+    assert {s.footprint_bytes for s in todo if s.run_slots == 1} == {m << 20 for m in FOOTPRINTS_MIB}
+    assert all(s.stores % 4 == 0 for s in todo), "the kernel has no remainder loop"
 
 
 @pytest.mark.parametrize(("mib", "run"), [(1, 1), (64, 1), (64, 128), (8192, 1), (8192, 128), (8192, 4096)])
@@ -79,13 +63,6 @@ def test_the_check_finds_each_slots_writer() -> None:
             chunk = ((int(slot) >> int(deal["run_log2"])) * int(deal["inverse"])) & 0xFFFFFFFF & int(deal["chunk_mask"])
             candidates = range(chunk, shape.stores * 48 // 128 + chunk, int(deal["chunk_mask"]) + 1)
             assert any((c % 48, c // 48 << 7 | int(slot) & 127) == (producer * 4 + warp, j) for c in candidates)
-
-
-def test_the_sweep_covers_the_footprints() -> None:
-    todo = shapes((1, 0), 132, FOOTPRINTS_MIB)
-    assert {s.footprint_bytes for s in todo if s.run_slots == 1} == {m << 20 for m in FOOTPRINTS_MIB}
-    assert all(s.stores % 4 == 0 for s in todo), "the kernel has no remainder loop"
-    assert {s.producers for s in todo} == {8, 132}
 
 
 def rows(rate_cycles: dict[int, float]) -> list[dict[str, Any]]:

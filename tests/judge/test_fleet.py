@@ -15,15 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xstage_bench.errors import UsageError
 from xstage_bench.judge.fleet.outliers import DEVIATIONS, judge
 from xstage_bench.judge.fleet.reading import NodeLinks, Unreadable, grouped_medians, read_fleet
 from xstage_bench.judge.fleet.screen import screen
 from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.show.fleet_page import write_fleet
 
-ROOT = Path(__file__).parent.parent.parent
-BENCH = runpy.run_path(str(ROOT / "tests" / "claims" / "fleet_speed.py"))
+BENCH = runpy.run_path(str(Path(__file__).parents[1] / "claims" / "fleet_speed.py"))
 NODES = 16
 
 
@@ -56,7 +54,6 @@ def test_the_page_is_verdict_first_and_labelled(fleet: tuple[Path, Any, str], tm
     assert "SIMULATED" in page
     assert page.index("link 2>6: R -") < page.index("Populations</h2>") < page.index("How it was judged</h2>")
     assert "<script" not in page
-    assert html.unescape(write_fleet(screen(fleet[0]), tmp_path)["page"].read_text()) == page
 
 
 def copy_node(fleet: tuple[Path, Any, str], number: int, to: Path, **change: Any) -> None:
@@ -91,12 +88,6 @@ def test_runs_that_say_nothing_are_named_and_cost_no_other(fleet: tuple[Path, An
     assert "1 node with pairs that failed" in found.verdict
 
 
-def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    for where in (tmp_path, tmp_path / "none"):
-        with pytest.raises(UsageError):
-            screen(where)
-
-
 def test_reading_agrees_with_the_manifest(fleet: tuple[Path, Any, str]) -> None:
     read = list(read_fleet(fleet[0]))
     assert sum(isinstance(r, Unreadable) for r in read) == 1
@@ -109,16 +100,11 @@ def test_reading_agrees_with_the_manifest(fleet: tuple[Path, Any, str]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.floats(-1e6, 1e6)), max_size=60))
 def test_grouped_medians_are_those_of_numpy(rows: list[tuple[int, int, float]]) -> None:
-    keys = [np.array([r[i] for r in rows], dtype=np.int64) for i in (0, 1)]
-    values = np.array([r[2] for r in rows], dtype=float)
-    columns, count, (medians,) = grouped_medians(keys, (values,))
+    first, second, values = (np.array([r[i] for r in rows], dtype=kind) for i, kind in enumerate((np.int64, np.int64, float)))
+    columns, count, (medians,) = grouped_medians([first, second], (values,))
     found = {(int(a), int(b)): float(m) for a, b, m in zip(*columns, medians, strict=True)}
     assert count.sum() == len(rows)
-    true = {}
-    for key in {(r[0], r[1]) for r in rows}:
-        mine = [r[2] for r in rows if (r[0], r[1]) == key]
-        true[key] = float(np.median(mine))
-    assert found == pytest.approx(true)
+    assert found == pytest.approx({(a, b): float(np.median(values[(first == a) & (second == b)])) for a, b, _ in rows})
 
 
 def grid(nodes: int, gpus: int) -> tuple[Any, Any, Any]:
@@ -126,13 +112,12 @@ def grid(nodes: int, gpus: int) -> tuple[Any, Any, Any]:
     return tuple(np.array(column) for column in zip(*each, strict=True))
 
 
-def test_a_noisy_population_raises_no_alarm() -> None:
-    rng = np.random.default_rng(3)
+@pytest.mark.parametrize("spread", [0.0, 0.001, 0.02, 0.1])
+def test_a_noisy_population_raises_no_alarm(spread: float) -> None:
     node, source, destination = grid(40, 8)
-    for spread in (0.0, 0.001, 0.02, 0.1):
-        found = judge(node, source, destination, 370 * np.exp(spread * rng.standard_normal(node.size)))
-        assert found is not None
-        assert found.outliers == [], spread
+    found = judge(node, source, destination, 370 * np.exp(spread * np.random.default_rng(3).standard_normal(node.size)))
+    assert found is not None
+    assert found.outliers == []
 
 
 def test_a_tenth_of_bad_links_does_not_hide_itself() -> None:

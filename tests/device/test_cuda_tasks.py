@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_code import CLOCK, found, only_stores_are_timed, run_on_cpu
 from sass import disassemble, lines_of, prepare
 
 from xstage_bench.device.cuda import tasks
@@ -28,7 +27,6 @@ from xstage_bench.schedule.tasks import COLUMNS, FORMS, NONE, PUBLISHES, TaskSch
 pytest.importorskip("cuda.bindings.nvrtc")
 
 SMIDS = {0: range(0, 264, 2), 1: range(132)}  # smids need not be dense, nor alike on two GPUs
-CLOCK = r"SR_CLOCKLO"
 
 
 def cubin(variant: tasks.TaskVariant, arch: str) -> bytes:
@@ -49,47 +47,16 @@ def machine_code() -> None:
     prepare("tasks", [partial(cubin, variant, arch) for arch, variant in VARIANTS])
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: f"{v[0]}-{v[1].form}-{v[1].instruction}")
-def code(request: pytest.FixtureRequest, machine_code: None) -> tuple[tasks.TaskVariant, list[str]]:
-    arch, variant = request.param
-    return variant, build(variant, arch)
-
-
-def found(lines: list[str], pattern: str) -> list[int]:
-    return [i for i, line in enumerate(lines) if re.search(pattern, line)]
-
-
-def test_a_tasks_stores_lie_between_two_clock_reads(code: tuple[tasks.TaskVariant, list[str]]) -> None:
-    variant, lines = code
-    stores, clocks = found(lines, variant.flavour.sass), found(lines, CLOCK)
-    assert len(stores) == 5, "four unrolled and one for the rest"
-    first, last = max(i for i in clocks if i < stores[0]), min(i for i in clocks if i > stores[-1])
-    waits = r"\b(LDG|LD\.E|LDS|LDL|STL|STS|BAR\.SYNC|MEMBAR|ATOM|RED|MUFU|CALL|SR_GLOBALTIMER|ERRBAR|CCTL)"
-    assert found(lines[last : last + 32], r"\bLDS\b"), "a read behind the stores, before the next clock read"
-    assert not found(lines[first + 1 : last], waits), "nothing there waits, and nothing else is stored"
-    assert not found(lines, r"\b(LDL|STL)\b"), "no spill, no array in local memory"
-
-
-def test_nothing_is_loaded_from_global_memory_between_a_turn_and_its_last_store(code: tuple[tasks.TaskVariant, list[str]]) -> None:
-    variant, lines = code
-    stores = found(lines, variant.flavour.sass)
-    turn = max(i for i in found(lines, r"BAR\.SYNC\S* R") if i < stores[0])
-    assert not found(lines[turn : stores[-1]], r"\bLDG|\bLD\.E|MEMBAR|CCTL")
-
-
-def test_the_clock_behind_the_barrier_waits_for_a_load_that_may_not_pass_it(code: tuple[tasks.TaskVariant, list[str]]) -> None:
+@pytest.mark.parametrize(("arch", "variant"), VARIANTS, ids=lambda v: v if isinstance(v, str) else f"{v.form}-{v.instruction}")
+def test_the_machine_code_of_a_task(arch: str, variant: tasks.TaskVariant, machine_code: None) -> None:
     """A first version read the clock while it waited for its turn: another role's work counted as its own."""
-    variant, lines = code
-    stores = found(lines, variant.flavour.sass)
+    lines = build(variant, arch)
+    stores = only_stores_are_timed(lines, variant.flavour.sass, 5)  # four unrolled and one for the rest
     turn = max(i for i in found(lines, r"BAR\.SYNC\S* R") if i < stores[0])
-    start = min(i for i in found(lines, CLOCK) if i > turn)
-    between = lines[turn:start]
-    assert found(between, r"\bLDS")
-    assert found(between, r"@!?P\d BRA|@!?P\d BPT")
-
-
-def test_the_work_is_there(code: tuple[tasks.TaskVariant, list[str]]) -> None:
-    variant, lines = code
+    assert not found(lines[turn : stores[-1]], r"\bLDG|\bLD\.E|MEMBAR|CCTL"), "nothing is loaded between a turn and its last store"
+    behind = lines[turn : min(i for i in found(lines, CLOCK) if i > turn)]
+    assert found(behind, r"\bLDS"), "the clock behind the barrier waits for a load that may not pass it"
+    assert found(behind, r"@!?P\d BRA|@!?P\d BPT")
     assert len(found(lines, r"HMMA\.16816\.F32\.BF16")) == (8 if variant.instruction == "mma.sync" else 0)
     groups = found(lines, r"HGMMA\.64x128x16\.F32\.BF16")
     assert len(groups) == (5 if variant.instruction == "wgmma" else 0), "four in a group and one for the rest"
@@ -102,34 +69,7 @@ def test_what_a_signal_fences(publish: str, fence: str | None) -> None:
     lines = build(tasks.TaskVariant("ping_pong", publish, FLAVOURS["st.v4"], "spin"), "sm_90")
     last = max(found(lines, r"STG\.E\.128 "))
     counts = min(i for i in found(lines, r"\bREDG?\.E\.ADD|ATOMG\.E\.ADD") if i > last)
-    fences = [lines[i].split()[0].rstrip(";") for i in found(lines[last:counts], "MEMBAR") for i in [i + last]]
-    assert fences == ([] if fence is None else [fence])
-
-
-@pytest.mark.parametrize("name", ["st.v2", "st.b32", "st.v4.relaxed.sys"])
-def test_other_flavours(name: str) -> None:
-    flavour = FLAVOURS[name]
-    lines = build(tasks.TaskVariant("single", "relaxed", flavour, "spin"), "sm_90")
-    clocks = found(lines, CLOCK)
-    counts = [len(found(lines[a:b], flavour.sass)) for a, b in itertools.pairwise(clocks)]
-    assert 5 in counts
-
-
-def test_the_host_mirrors_the_structs_and_numbers_of_the_kernel() -> None:
-    text = "".join((asset_dir("cuda") / name).read_text() for name in ("task_parts.cuh", "tensor_work.cuh"))
-    for name, dtype in {"Task": tasks.TASK, "TaskStamp": tasks.TASK_STAMP, "List": tasks.LIST, "Seal": tasks.SEAL}.items():
-        body = re.search(rf"struct {name} {{.*?\n(.*?)\n}};", text, re.S)
-        assert body, name
-        fields = [
-            (n.strip(), {"u32": 4, "u64": 8}[k]) for k, names in re.findall(r"(u32|u64) ([^;]+);", body.group(1)) for n in names.split(",")
-        ]
-        assert dtype.fields is not None
-        assert fields == [(n, dtype.fields[n][0].itemsize) for n in dtype.names or ()], name
-    assert f"MAX_SM_TASKS = {tasks.MAX_SM_TASKS};" in text
-    assert f"EVENT_STRIDE = {tasks.EVENT_BYTES // 4};" in text
-    assert "OPERAND_BYTES = (64 + 128) * 128;" in text
-    for i, words in enumerate(("XSTAGE_SPIN", "XSTAGE_MMA", "XSTAGE_WGMMA")):
-        assert f"#define {words} {i}" in text
+    assert [line.split()[0].rstrip(";") for line in lines[last:counts] if "MEMBAR" in line] == ([] if fence is None else [fence])
 
 
 MIX = """
@@ -164,15 +104,27 @@ int main() {
 """
 
 
+@pytest.mark.parametrize("name", ["st.v2", "st.b32", "st.v4.relaxed.sys"])
+def test_other_flavours(name: str) -> None:
+    lines = build(tasks.TaskVariant("single", "relaxed", FLAVOURS[name], "spin"), "sm_90")
+    assert 5 in [len(found(lines[a:b], FLAVOURS[name].sass)) for a, b in itertools.pairwise(found(lines, CLOCK))]
+
+
 def test_remote_stores_are_spread_as_the_check_expects(tmp_path: Path) -> None:
     """``cuda/mix.cuh`` compiled for the CPU: the running form and the one with divisions place every store alike."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler for the CPU")
     text = re.sub(r"^#.*$", "", (asset_dir("cuda") / "mix.cuh").read_text(), flags=re.MULTILINE)
-    (tmp_path / "mix.cpp").write_text(MIX.replace("TEXT", text))
-    subprocess.run([compiler, "-O1", "-o", str(tmp_path / "mix"), str(tmp_path / "mix.cpp")], check=True)
-    assert subprocess.run([str(tmp_path / "mix")], check=True, capture_output=True, text=True).stdout == "ok\n"
+    assert run_on_cpu(MIX.replace("TEXT", text), tmp_path) == b"ok\n"
+
+
+@pytest.mark.parametrize(
+    ("compute", "warps", "arch", "instruction"),
+    [
+        ("spin", 4, "sm_90", "spin"), ("mma", 4, "sm_90", "wgmma"), ("mma", 3, "sm_90", "mma.sync"),  # a warpgroup is four warps
+        ("mma", 4, "sm_100", "mma.sync"), ("mma", 4, "sm_80", "mma.sync"),
+    ],
+)  # fmt: skip
+def test_which_instruction_works(compute: str, warps: int, arch: str, instruction: str) -> None:
+    assert tasks.instruction_for(compute, warps, arch) == instruction
 
 
 def example(k: int = 3, per: int = 5, **changed: Any) -> TaskSchedule:
@@ -220,8 +172,7 @@ def results(s: TaskSchedule, packed: tasks.PackedTasks, mhz: float) -> dict[int,
     return {gpu: {"stamps": stamps, "seals": seals, "repetitions": repetitions.copy()} for gpu in packed.lists}
 
 
-@given(st.floats(800, 2200))
-@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize("mhz", [800.0, 1234.5, 1980.0, 2200.0])
 def test_stamps_become_times_after_the_common_start(mhz: float) -> None:
     s = example(both_ways=True)
     packed = tasks.pack(s, SMIDS, "spin")
@@ -287,24 +238,17 @@ def test_a_rate_is_found_again() -> None:
     assert found_again.entry_cycles == pytest.approx(139.5, abs=1)
 
 
-def test_which_instruction_works() -> None:
-    assert tasks.instruction_for("spin", 4, "sm_90") == "spin"
-    assert tasks.instruction_for("mma", 4, "sm_90") == "wgmma"
-    assert tasks.instruction_for("mma", 3, "sm_90") == "mma.sync", "a warpgroup is four warps"
-    assert tasks.instruction_for("mma", 4, "sm_100") == tasks.instruction_for("mma", 4, "sm_80") == "mma.sync"
-
-
 def test_refused_before_launch() -> None:
-    many = tasks.MAX_SM_TASKS + 1
-    zero, none = np.zeros(many, dtype=np.int64), np.full(many, NONE)
-    long = TaskSchedule(1, zero, zero + 10, zero, zero, none, none)
-    with pytest.raises(UsageError, match=f"producer 0 has {many} tasks"):
-        tasks.pack(long, SMIDS, "spin")
-    with pytest.raises(UsageError, match="plain stores"):
-        tasks.pack(example(flavour="red.f32", bytes=np.zeros(15, dtype=np.int64), remote_bytes=np.zeros(15, dtype=np.int64)), SMIDS, "spin")
-    with pytest.raises(UsageError, match="stamps hold 2 s"):
-        tasks.pack(example(compute_cycles=np.full(15, 1_000_000_000)), SMIDS, "spin")
-    with pytest.raises(UsageError, match="200 producers"):
-        tasks.pack(
-            TaskSchedule(200, np.arange(200), *(np.zeros((2, 200), dtype=np.int64)), np.zeros(200), *np.full((2, 200), NONE)), SMIDS, "spin"
-        )
+    def schedule(producers: int, producer: np.ndarray) -> TaskSchedule:
+        zero, none = np.zeros(producer.size, dtype=np.int64), np.full(producer.size, NONE)
+        return TaskSchedule(producers, producer, zero + 10, zero, zero, none, none)
+
+    many, nothing = tasks.MAX_SM_TASKS + 1, np.zeros(15, dtype=np.int64)
+    for words, refused in (
+        (f"producer 0 has {many} tasks", schedule(1, np.zeros(many, dtype=np.int64))),
+        ("200 producers", schedule(200, np.arange(200))),
+        ("plain stores", example(flavour="red.f32", bytes=nothing, remote_bytes=nothing)),
+        ("stamps hold 2 s", example(compute_cycles=nothing + 1_000_000_000)),
+    ):
+        with pytest.raises(UsageError, match=words):
+            tasks.pack(refused, SMIDS, "spin")

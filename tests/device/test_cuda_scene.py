@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
+from kernel_code import found, only_stores_are_timed
 from sass import disassemble, lines_of
 
 from xstage_bench.device.cuda import scene as layout
@@ -22,76 +21,21 @@ pytest.importorskip("cuda.bindings.nvrtc")
 NODE = Node(
     tuple(Gpu(i, "g", tuple(range(0, 40, 2)), 1980.0) for i in range(3)), tuple((a, b) for a in range(3) for b in range(3) if a != b), 32.0
 )
-STORE = r"STG\.E\.128 "
-VARIANTS: tuple[dict[str, str], ...] = ({}, {"XSTAGE_GAP_MMA": "1"})
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(a, i) for a in ARCHITECTURES for i in range(len(VARIANTS))],
-    ids=lambda p: f"{p[0]}-{'mma' if p[1] else 'idle'}",
-)
-def code(request: pytest.FixtureRequest) -> tuple[str, bool, list[str]]:
-    arch, variant = request.param
-    cubin = compile_kernel("company.cu", arch, VARIANTS[variant], cache=False)
-    return arch, bool(variant), lines_of(disassemble(cubin))
-
-
-def test_a_burst_is_four_stores_between_its_clock_reads(code: tuple[str, bool, list[str]]) -> None:
-    _, _, lines = code
-    stores = [i for i, line in enumerate(lines) if re.search(STORE, line)]
-    clocks = [i for i, line in enumerate(lines) if "SR_CLOCKLO" in line]
-    assert len(stores) == layout.TURN
-    first, last = max(i for i in clocks if i < stores[0]), min(i for i in clocks if i > stores[-1])
-    inside = [line for line in lines[first + 1 : last] if not re.search(STORE, line)]
-    assert any(re.search(r"\bLDS\b", line) for line in lines[last : last + 32]), "a read behind the stores, before the next clock read"
-    assert not [line for line in inside if re.search(r"\b(LDG|LDS|LDL|STL|STS|STG|BAR|MEMBAR|ATOM|RED|MUFU|CALL|SR_GLOBALTIMER)", line)]
-    assert not [line for line in lines if re.search(r"\b(LDL|STL)", line)], "no spill, no array in local memory"
-
-
-def test_tensor_work_is_there_only_where_it_was_asked_for(code: tuple[str, bool, list[str]]) -> None:
-    """asm volatile does not keep ptxas from leaving out what nobody uses: the first version of this loop was empty."""
-    _, mma, lines = code
-    assert sum("HMMA.16816.F32.BF16" in line for line in lines) == (8 if mma else 0)
-
-
-def test_company_loads_and_copies_as_it_says(code: tuple[str, bool, list[str]]) -> None:
-    arch, _, lines = code
-    assert sum("LDG.E.128.STRONG.SYS" in line for line in lines) >= 8, "pulls of 16 bytes, past L1"
-    assert sum("STG.E.128.STRONG.GPU" in line for line in lines) == 8, "copies"
-    assert any("UBLKCP" in line for line in lines) == (arch != "sm_80")
-
-
-def test_no_fence_between_two_bursts(code: tuple[str, bool, list[str]]) -> None:
-    _, _, lines = code
-    stores = [i for i, line in enumerate(lines) if re.search(STORE, line)]
-    join = max(i for i in range(stores[0]) if re.search(r"BAR\.SYNC\S* R", lines[i]))
-    assert not [line for line in lines[join : stores[-1]] if re.search(r"MEMBAR|ERRBAR|CCTL", line)]
-    assert sum("MEMBAR.SC.SYS" in line for line in lines) == 1
-
-
-def test_the_host_mirrors_the_structs_of_the_kernels() -> None:
-    from xstage_bench.io.assets import asset_dir
-
-    text = "".join((asset_dir("cuda") / name).read_text() for name in ("company.cu", "rendezvous.cuh"))
-    pairs = {
-        "Stream": layout.STREAM, "Seat": layout.SEAT, "Step": layout.STEP, "SceneStamp": layout.SCENE_STAMP,
-        "Mail": layout.MAIL, "Control": layout.SCENE_CONTROL, "Repetition": layout.REPETITION,
-    }  # fmt: skip
-    sizes = {"u32": 4, "u64": 8, "unsigned short": 2}
-    for name, dtype in pairs.items():
-        body = re.search(rf"struct {name} {{.*?\n(.*?)\n}};", text, re.S)
-        assert body, name
-        fields = [
-            (n.strip(), sizes[k]) for k, names in re.findall(r"(u32|u64|unsigned short) ([^;]+);", body.group(1)) for n in names.split(",")
-        ]
-        assert dtype.fields is not None
-        mine = [(n, dtype.fields[n][0]) for n in dtype.names or ()]
-        assert fields == [(f"{n}[{d.shape[0]}]" if d.shape else n, d.base.itemsize) for n, d in mine], name
-    constants = {"MAX_STREAMS": layout.MAX_STREAMS, "MAX_BURSTS": layout.MAX_BURSTS, "MAX_ALL_BURSTS": layout.MAX_ALL_BURSTS}
-    assert f"PULL_BULK = {layout.PULL_BULK}," in text
-    for name, value in constants.items():
-        assert f"{name} = {value}" in text
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("mma", [False, True], ids=["idle", "mma"])
+def test_the_machine_code_of_a_scene(arch: str, mma: bool) -> None:
+    """asm volatile does not keep ptxas from leaving out what nobody uses: the first version of the tensor work was empty."""
+    lines = lines_of(disassemble(compile_kernel("company.cu", arch, {"XSTAGE_GAP_MMA": "1"} if mma else {}, cache=False)))
+    stores = only_stores_are_timed(lines, r"STG\.E\.128 ", layout.TURN)
+    join = max(i for i in found(lines, r"BAR\.SYNC\S* R") if i < stores[0])
+    assert not found(lines[join : stores[-1]], r"MEMBAR|ERRBAR|CCTL"), "no fence between two bursts"
+    assert len(found(lines, r"MEMBAR\.SC\.SYS")) == 1
+    assert len(found(lines, r"HMMA\.16816\.F32\.BF16")) == (8 if mma else 0)
+    assert len(found(lines, r"LDG\.E\.128\.STRONG\.SYS")) >= 8, "pulls of 16 bytes, past L1"
+    assert len(found(lines, r"STG\.E\.128\.STRONG\.GPU")) == 8, "copies"
+    assert bool(found(lines, "UBLKCP")) == (arch != "sm_80")
 
 
 def test_windows_do_not_meet_and_every_stamp_comes_back() -> None:
@@ -103,12 +47,12 @@ def test_windows_do_not_meet_and_every_stamp_comes_back() -> None:
         starts = [a for p, a in taken if p == place]
         assert np.diff([*starts, size]).min() >= 8 * layout.WINDOW_BYTES, "8 or more producers of 256 KB each"
     results = {p.gpu: _results(p, packed.rounds, rng) for p in packed.parts}
-    found = layout.unpack(packed, results, 32.0)
-    assert [t.status for t in found] == ["warmup", "ok", "ok"]
-    assert found[1].traces[0].sm_clock_mhz == pytest.approx(1980, rel=2e-3)
-    assert found[1].start_skew_bound_ns == pytest.approx(700 + 32)
-    np.testing.assert_array_equal(found[1].offset_ns, [0, -5000, 123])
-    for s, row, trace in zip(scene.schedules, _rows(packed), found[2].traces, strict=True):
+    first, second, third = layout.unpack(packed, results, 32.0)
+    assert (first.status, second.status, third.status) == ("warmup", "ok", "ok")
+    assert second.traces[0].sm_clock_mhz == pytest.approx(1980, rel=2e-3)
+    assert second.start_skew_bound_ns == pytest.approx(700 + 32)
+    np.testing.assert_array_equal(second.offset_ns, [0, -5000, 123])
+    for s, row, trace in zip(scene.schedules, _rows(packed), third.traces, strict=True):
         assert trace.schedule is s
         stamps = results[s.source]["stamps"][2][int(row["result"]) :][: 3 * s.producer_count].reshape(3, -1)
         np.testing.assert_array_equal(trace.issue_cycles, stamps["end"].astype(float) - stamps["start"])

@@ -9,13 +9,6 @@ from xstage_bench.errors import UsageError
 from xstage_bench.machine.environment import VARIABLES
 
 
-def test_nothing_is_planted_and_nothing_scaled_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FAULT, raising=False)
-    monkeypatch.delenv(TIMEOUT_SCALE, raising=False)
-    assert planted(0, 1) is None
-    assert timeout_scale() == 1.0
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_one_pair_or_in_all(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     monkeypatch.setenv(FAULT, f"{fault}@0>1")
@@ -24,15 +17,15 @@ def test_a_fault_in_one_pair_or_in_all(monkeypatch: pytest.MonkeyPatch, fault: s
     assert planted(1, 0) == fault
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "fast", ""])
-def test_a_scale_that_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv(TIMEOUT_SCALE, text)
-    with pytest.raises(UsageError, match=TIMEOUT_SCALE):
-        timeout_scale()
-
-
-def test_an_unknown_fault_is_refused_and_both_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_by_default_and_both_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FAULT, raising=False)
+    monkeypatch.delenv(TIMEOUT_SCALE, raising=False)
+    assert (planted(0, 1), timeout_scale()) == (None, 1.0)
+    assert {FAULT, TIMEOUT_SCALE} <= set(VARIABLES)
     monkeypatch.setenv(FAULT, "explode@0>1")
     with pytest.raises(UsageError, match="names no fault"):
         planted(0, 1)
-    assert {FAULT, TIMEOUT_SCALE} <= set(VARIABLES)
+    for text in ("0", "-1", "nan", "inf", "fast", ""):
+        monkeypatch.setenv(TIMEOUT_SCALE, text)
+        with pytest.raises(UsageError, match=TIMEOUT_SCALE):
+            timeout_scale()

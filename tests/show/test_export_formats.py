@@ -1,4 +1,4 @@
-"""Every exported format loads with a strict parser of its own and carries the model's numbers."""
+"""Exported formats load with strict parsers of their own and carry the model's numbers; the header compiles everywhere and costs little."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+import shutil
+import subprocess
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +16,12 @@ import h200
 import pytest
 
 from xstage_bench.cli import run
+from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_source
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.json_file import write_json
 from xstage_bench.model.document import load_model
 from xstage_bench.show.export import WRITERS, export_model, table_of
+from xstage_bench.show.export.cuh import namespace
 from xstage_bench.show.export.document import ExportedModel, exported_model
 
 RUN = h200.RUN
@@ -105,35 +109,21 @@ def test_metrics_are_what_both_parsers_read(exported: ExportedModel) -> None:
     assert len(found) == 10
     for samples in found.values():
         assert all(name in found for name, _, _ in samples)
-    assert {kind for line in text.split("\n") if line.startswith("# TYPE") for kind in [line.split()[3]]} == {"gauge"}
+    assert {line.split()[3] for line in text.split("\n") if line.startswith("# TYPE")} == {"gauge"}
+    assert text.endswith("\n# EOF\n")
     drain = {(s["pair"], s["warps"]): v for _, s, v in found["xstage_drain_bytes_per_second"]}
     low = {(s["pair"], s["warps"]): v for _, s, v in found["xstage_drain_low_bytes_per_second"]}
     assert drain["0>1", "4"] == pytest.approx(369.5e9, rel=1e-3)
     assert all(low[key] < value for key, value in drain.items())
     assert {s["producers"] for _, s, _ in found["xstage_capacity_bytes"]} == {"132"}
     assert found["xstage_issue_time_seconds"][0][2] < 1e-5
-
-
-def test_metrics_keep_to_the_grammar_of_the_textfile_collector(exported: ExportedModel) -> None:
-    """No client needed: names, labels and numbers as the text format has them, no timestamp, each family in one block."""
-    lines = export_model(exported, "openmetrics").split("\n")
-    assert lines[-2:] == ["# EOF", ""]
-    sample = re.compile(r'([a-z_]+)\{([a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+\} -?[0-9.]+(e[-+]?[0-9]+)?')
-    blocks = [m.group(1) for line in lines[:-2] if not line.startswith("#") for m in [sample.fullmatch(line)] if m]
-    assert len(blocks) == sum(not line.startswith("#") for line in lines[:-2])
-    order = list(dict.fromkeys(blocks))
-    assert blocks == sorted(blocks, key=order.index)
-    assert [line.split()[2] for line in lines if line.startswith("# TYPE")] == order
-
-
-def test_a_number_that_is_not_identified_has_no_sample(exported: ExportedModel) -> None:
     one = [s for s in exported.stages if s.pair == "0>1" and s.producers == 1 and s.warps == 1]
     found = families(export_model(replace(exported, stages=one), "openmetrics"))
     assert "xstage_issue_time_seconds" in found
-    assert "xstage_capacity_bytes" not in found
+    assert "xstage_capacity_bytes" not in found, "what is not identified has no sample"
 
 
-def test_which_table_is_meant(tmp_path: Path) -> None:
+def test_which_table_is_meant_and_what_is_refused(tmp_path: Path) -> None:
     file = RUN / "model.json"
     assert [table_of(RUN, fmt) for fmt in ("json", "csv", "cuh", "toml", "openmetrics")] == ["samples"] * 2 + ["model"] * 3
     assert {table_of(file, fmt) for fmt in WRITERS} == {"model"}
@@ -144,6 +134,9 @@ def test_which_table_is_meant(tmp_path: Path) -> None:
         table_of(file, "json", "samples")
     with pytest.raises(UsageError, match="unknown format 'xml'"):
         export_model(exported_model(file), "xml")
+    write_json(tmp_path / "model.json", replace(load_model(file), pairs=[]))
+    with pytest.raises(DataError, match="no issue time was identified"):
+        exported_model(tmp_path / "model.json")
 
 
 def test_a_stage_of_ones_own_is_added(exported: ExportedModel) -> None:
@@ -158,25 +151,98 @@ def test_a_stage_of_ones_own_is_added(exported: ExportedModel) -> None:
     assert exported_model(RUN, (132, 4)).stages == exported.stages
 
 
-def test_a_model_in_which_nothing_was_identified_is_refused(tmp_path: Path) -> None:
-    write_json(tmp_path / "model.json", replace(load_model(RUN / "model.json"), pairs=[]))
-    with pytest.raises(DataError, match="no issue time was identified"):
-        exported_model(tmp_path / "model.json")
-
-
 def test_the_verb(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["export", str(RUN), "--format", "toml"]) == 0
-    assert tomllib.loads(capfd.readouterr().out)["provenance"]["driver"] == "580.159.04"
-    assert run(["export", str(RUN / "model.json"), "--json"]) == 0
-    assert len(json.loads(capfd.readouterr().out)["stages"]) == 124
-    assert run(["export", str(RUN), "--format", "openmetrics", "--out", str(tmp_path / "x.prom"), "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["table"] == "model"
+    def export(*words: str, status: int = 0) -> tuple[str, str]:
+        assert run(["export", *words]) == status
+        return tuple(capfd.readouterr())
+
+    where, file = str(RUN), str(RUN / "model.json")
+    assert tomllib.loads(export(where, "--format", "toml")[0])["provenance"]["driver"] == "580.159.04"
+    assert len(json.loads(export(file, "--json")[0])["stages"]) == 124
+    assert json.loads(export(where, "--format", "openmetrics", "--out", str(tmp_path / "x.prom"), "--json")[0])["table"] == "model"
     assert (tmp_path / "x.prom").read_text().endswith("# EOF\n")
     before = (RUN / "model.json").read_bytes()
-    assert run(["export", str(RUN), "--table", "model", "--out", str(RUN / "model.json")]) == 2
-    assert "never overwritten" in capfd.readouterr().err
+    assert "never overwritten" in export(where, "--table", "model", "--out", file, status=2)[1]
     assert (RUN / "model.json").read_bytes() == before
-    assert run(["export", str(RUN), "--format", "cuh", "--producers", "7"]) == 2
-    assert "together" in capfd.readouterr().err
-    assert run(["export", str(RUN), "--format", "cuh", "--json"]) == 2
-    assert "exclude each other" in json.loads(capfd.readouterr().out)["error"]
+    assert "together" in export(where, "--format", "cuh", "--producers", "7", status=2)[1]
+    assert "exclude each other" in json.loads(export(where, "--format", "cuh", "--json", status=2)[0])["error"]
+
+
+KERNEL = """
+#include "model.cuh"
+namespace mine = xstage::pair_0_1_st_v4;
+static constexpr xstage::Stage at_scope = mine::stage(132, 4);
+static_assert(at_scope.capacity_bytes.known && at_scope.capacity_bytes.low < at_scope.capacity_bytes.high, "Q has an interval");
+static_assert(xstage::would_stall(at_scope, 32768) && !xstage::would_stall(at_scope, 16384), "the knee lies at 19 kB");
+static_assert(!mine::stage(1, 1).drain_gb_per_s.known, "one warp never saturates");
+extern "C" __global__ void ask(float *out, float backlog, unsigned smid) {
+  constexpr xstage::Stage own = mine::stage(100, 4);
+  out[0] = xstage::would_stall(own, 16384.0f, backlog);
+  out[1] = mine::sm_share(smid);
+}
+int host() { return xstage::largest_free_burst_bytes(at_scope); }
+"""
+
+
+@pytest.fixture(scope="module")
+def header() -> str:
+    return export_model(exported_model(RUN), "cuh")
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_nvrtc_takes_it(header: str, arch: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    device_only = KERNEL[: KERNEL.index("int host")]
+    assert compile_source(device_only, "ask.cu", arch, headers={"model.cuh": header})[:4] == b"\x7fELF"
+
+
+def test_a_question_costs_a_few_instructions_and_no_memory(header: str, tmp_path: Path, sass_of) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    lines = sass_of(compile_source(KERNEL[: KERNEL.index("int host")], "ask.cu", "sm_90", headers={"model.cuh": header}), "ask")
+    text = "\n".join(lines)
+    assert not re.search(r"\b(LDL|STL|CALL|MUFU|FCHK)", text), "no division, no array in local memory"
+    floats = [line for line in lines if re.match(r"(@!?P\d+ )?F(ADD|MUL|FMA|MNMX|SET|SETP|SEL)", line)]
+    assert len(floats) <= 6
+
+
+def test_nvcc_takes_it_without_a_warning(header: str, tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc here")
+    (tmp_path / "model.cuh").write_text(header)
+    (tmp_path / "ask.cu").write_text(KERNEL)
+    options = ["-std=c++17", "-arch=sm_90a", "-cubin", "-Werror", "all-warnings", "-o", "ask.cubin", "ask.cu"]
+    done = subprocess.run(["nvcc", *options], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_numbers_in_the_header_are_the_models(header: str) -> None:
+    exported = exported_model(RUN)
+    rows = re.findall(r"^    (\{\d+, .*\}),$", header, re.M)
+    for row, stage in zip(rows, exported.stages, strict=True):
+        words = re.sub(r"[{}]", "", row).replace("f,", ",").split(", ")
+        assert [int(words[0]), int(words[1])] == [stage.producers, stage.warps]
+        q, (*numbers, known) = stage.capacity_bytes, words[14:18]
+        assert known == ("false" if q.value is None else "true")
+        assert [float(n) for n in numbers] == pytest.approx([q.value or 0, q.low or 0, q.high or 0], rel=1e-8)
+
+
+def test_where_the_numbers_come_from_is_on_top(header: str) -> None:
+    head = header[: header.index("#ifndef")]
+    for word in ("GPU-62166923-2abd-318d-cc07-b65c515cb05c", "580.159.04", "2026-11-29T19:07:46Z", "backend     cuda\n"):
+        assert word in head
+    assert "SIMULATED" not in head
+    exported = exported_model(RUN)
+    simulated = replace(exported, provenance=replace(exported.provenance, backend="sim:h200-nv18-x2", simulated=True))
+    assert "sim:h200-nv18-x2, SIMULATED" in export_model(simulated, "cuh")
+
+
+@pytest.mark.parametrize(
+    ("pair", "flavour", "layout", "name"),
+    [
+        ("0>1", "st.v4", "contiguous", "pair_0_1_st_v4"),
+        ("0>-1", "st.v4", "contiguous", "pair_0_host_st_v4"),
+        ("7>0", "red.v4.f32", "rows256", "pair_7_0_red_v4_f32_rows256"),
+    ],
+)
+def test_names_of_cpp(pair: str, flavour: str, layout: str, name: str) -> None:
+    assert namespace(pair, flavour, layout) == name

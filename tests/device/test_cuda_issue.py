@@ -1,14 +1,14 @@
-"""The measured loops of ``cuda/issue.cuh``, compiled for the CPU: they store what the check expects, over wraps and odd sizes."""
+"""``issue.cuh`` and ``layouts.cuh`` compiled for the CPU: stores are what the check expects, no layout overlaps or leaves its window."""
 
 from __future__ import annotations
 
 import itertools
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from kernel_code import run_on_cpu
 
 from xstage_bench.device.cuda.layout import WINDOW_BYTES
 from xstage_bench.device.cuda.variant import Variant
@@ -145,9 +145,6 @@ CASES = [(f, y) for f, y in itertools.product(NAMES, LAYOUTS) if LAYOUTS[y].take
 
 def emulate(flavour: str, layout: str, folder: Path, spoil: tuple[str, str] = ("", "")) -> tuple[int, int]:
     """Return how many words are wrong of how many checked, with the kernel's own source but for the replacement `spoil`."""
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler for the CPU here")
     cuda = asset_dir("cuda")
     source = "".join((cuda / name).read_text() for name in ("layouts.cuh", "pattern.cuh", "issue.cuh"))
     source = re.sub(r'#pragma once|#include "\w+\.cuh"', "", source)
@@ -157,12 +154,11 @@ def emulate(flavour: str, layout: str, folder: Path, spoil: tuple[str, str] = ("
         source = source.replace(*spoil)
     bursts = "{3, 0, 70, 1, 5, 2}" if FLAVOURS[flavour].warp_store_bytes >= 2048 else "{3, 0, 2050, 1, 130, 2}"
     text = HEAD + source + MAIN.replace("WINDOW", str(WINDOW_BYTES), 1).replace("BURSTS", bursts, 1)
-    (folder / "issue.cpp").write_text(text)
-    words = {**Variant(FLAVOURS[flavour], layout).defines(), "XSTAGE_FLAVOUR": "emulated"}
-    command = [compiler, "-std=c++17", "-O1", "-w", *(f"-D{k}={v}" for k, v in words.items()), "-o", folder / "issue", folder / "issue.cpp"]
-    subprocess.run(command, check=True)
-    wrong, checked = subprocess.run([folder / "issue"], check=True, capture_output=True, text=True).stdout.split()
+    wrong, checked = run_on_cpu(text, folder, {**Variant(FLAVOURS[flavour], layout).defines(), "XSTAGE_FLAVOUR": "emulated"}).split()
     return int(wrong), int(checked)
+
+
+LOOP = "; left > 0; left -= GROUP) {\n    to"
 
 
 @pytest.mark.parametrize(("flavour", "layout"), CASES)
@@ -182,16 +178,79 @@ def test_what_is_stored_is_what_the_check_expects(flavour: str, layout: str, tmp
         ("bulk.256", "tile128", ("from += STEP_BYTES;", "")),
         ("tensor.2048", "tile128", ("(piece % 8 ^ line % 8)", "piece % 8")),
         ("tensor.16384", "contiguous", ("box % BOXES_DEEP * BOX_ROWS, from", "box * BOX_ROWS / 2, from")),
-        (
-            "red.f32",
-            "contiguous",
-            (
-                "left = own; left > 0; left -= GROUP) {\n    to",
-                "left = own - 4 * (own > 100); left > 0; left -= GROUP) {\n    to",
-            ),
-        ),
+        ("red.f32", "contiguous", (f"left = own{LOOP}", f"left = own - 4 * (own > 100){LOOP}")),
     ],
 )
 def test_a_loop_that_goes_wrong_is_found_out(flavour: str, layout: str, spoil: tuple[str, str], tmp_path: Path) -> None:
     wrong, _ = emulate(flavour, layout, tmp_path, spoil)
     assert wrong > 0
+
+
+PLACES = """
+#include <cstdio>
+typedef unsigned int u32;
+#define __device__
+#define __forceinline__ inline
+static int __clz(u32 x) { return __builtin_clz(x); }
+#define XSTAGE_IS_BULK (XSTAGE_KIND >= 2)
+#define XSTAGE_IS_TENSOR (XSTAGE_KIND == 4)
+%s
+int main() {
+  const u32 window = %d;
+  for (u32 warps = 1; warps <= 16; warps *= 2) {
+    const u32 slots = groups_per_warp(window, warps) * GROUP;
+    for (u32 warp = 0; warp < warps; ++warp)
+      for (u32 slot = 0; slot < slots; ++slot)
+        for (u32 piece = 0; piece < PIECES; ++piece) {
+          const u32 row[4] = {warps, slot, place(window, warp, warps, slot, piece), PIECE_BYTES};
+          fwrite(row, 4, 4, stdout);
+        }
+  }
+}
+"""
+
+
+def places(flavour: str, layout: str, folder: Path) -> np.ndarray:
+    """Return warps, slot, offset and piece size of everything that one turn of the window writes, from the kernel's own source."""
+    source = (asset_dir("cuda") / "layouts.cuh").read_text().replace("#pragma once", "").replace('#include "flavours.cuh"', "")
+    raw = run_on_cpu(PLACES % (source, WINDOW_BYTES), folder, Variant(FLAVOURS[flavour], layout).defines())
+    return np.frombuffer(raw, np.uint32).reshape(-1, 4).astype(np.int64)
+
+
+@pytest.mark.parametrize(("flavour", "layout"), [case for case in CASES if "red" not in case[0]])
+def test_no_two_pieces_overlap_and_none_leaves_the_window(flavour: str, layout: str, tmp_path: Path) -> None:
+    table = places(flavour, layout, tmp_path)
+    size = int(table[0, 3])
+    for warps in np.unique(table[:, 0]):
+        offsets = np.sort(table[table[:, 0] == warps, 2])
+        assert offsets[0] >= 0
+        assert offsets[-1] + size <= WINDOW_BYTES
+        assert (np.diff(offsets) >= size).all(), f"{warps} warps: two pieces overlap"
+        assert (offsets % min(size, 16) == 0).all()
+        if LAYOUTS[layout].segments != "none":
+            assert offsets.size * size == WINDOW_BYTES, "a turn of the window writes all of it"
+
+
+def test_shapes_are_as_named(tmp_path: Path) -> None:
+    tile = places("st.v4", "tile128", tmp_path)
+    at = tile[(tile[:, 0] == 4) & (tile[:, 1] < 16), 2]  # four warps, 16 warp-stores each: 32 KB
+    assert set(at // 2048) == set(range(128)), "128 rows, two kilobytes apart"
+    assert (at % 2048).max() < 256
+
+    boxes = places("tensor.16384", "tile128", tmp_path)
+    for box in (0, 1):
+        at = boxes[(boxes[:, 0] == 1) & (boxes[:, 1] == box), 2]
+        assert set(at // 2048) == set(range(128))
+        assert set(at % 2048 // 128) == {box}, "a box is rows of 64 columns, and two make a tile"
+
+    rows = places("st.v4", "rows256", tmp_path)
+    one = rows[rows[:, 0] == 1, 2].reshape(-1, 32)
+    assert (np.diff(one[:, :16], axis=1) == 16).all(), "half a warp writes one row segment"
+    assert np.abs(one[:, 16] - one[:, 0]).min() >= 16 * 256
+
+    for shift in (16, 32, 64):
+        shifted = places("st.v4", f"offset{shift}", tmp_path)
+        assert (shifted[:, 2] % 16 == 0).all()
+        assert (shifted[shifted[:, 0] == 1][::32, 2] % 512 == shift).all()
+    for lanes in (16, 24):
+        assert (places("st.v4", f"lanes{lanes}", tmp_path)[:, 2] % 512 < lanes * 16).all(), "idle lanes leave holes"

@@ -53,13 +53,17 @@ def emulate(batch: layout.Batch) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
     return stamps, verdicts
 
 
-@given(st.lists(schedules(), min_size=1, max_size=12))
+@given(st.lists(schedules(), min_size=1, max_size=12), st.integers(0, 1 << 30))
 @settings(max_examples=60, deadline=None)
-def test_every_stamp_comes_back_at_its_burst_and_producer(wanted: list[Schedule]) -> None:
+def test_every_stamp_comes_back_at_its_burst_and_producer(wanted: list[Schedule], first_tag: int) -> None:
     executions = [Execution(s, i) for i, s in enumerate(wanted)]
-    seen = 0
-    for batch in layout.batches(executions, SMIDS, CLOCK, 0):
+    seen, tags = 0, []
+    for batch in layout.batches(executions, SMIDS, CLOCK, first_tag):
         stamps, verdicts = emulate(batch)
+        tags += batch.items["tag"].tolist()
+        for item in batch.items:
+            own = batch.bursts[item["first_burst"] : item["first_burst"] + item["bursts"]]
+            assert own["first_group"].tolist() == [0, *np.cumsum(-(-own["stores"].astype(int) // 4))[:-1]], "on a group of its own"
         for i, (e, trace) in enumerate(zip(batch.executions, layout.unpack(batch, stamps, verdicts, 0.0), strict=True)):
             s = e.schedule
             assert s is wanted[seen]
@@ -78,21 +82,7 @@ def test_every_stamp_comes_back_at_its_burst_and_producer(wanted: list[Schedule]
                 np.testing.assert_array_equal(trace.gap_cycles[1:, 0], 1000 - stores[:-1] - i)
             assert trace.sm_clock_mhz == pytest.approx(1980.0)
             np.testing.assert_allclose(trace.end_ns - trace.start_ns, trace.issue_cycles / 1.98, atol=0.51)
-    assert seen == len(wanted)
-
-
-@given(st.lists(schedules(), min_size=1, max_size=8), st.integers(0, 1 << 30))
-@settings(max_examples=40, deadline=None)
-def test_tags_differ_and_bursts_start_on_their_own_group(wanted: list[Schedule], first_tag: int) -> None:
-    batches = list(layout.batches([Execution(s) for s in wanted], SMIDS, CLOCK, first_tag))
-    tags = np.concatenate([b.items["tag"] for b in batches])
-    assert len(set(tags.tolist())) == len(wanted)
-    for batch in batches:
-        for item in batch.items:
-            own = batch.bursts[item["first_burst"] : item["first_burst"] + item["bursts"]]
-            ends = own["first_group"] + -(-own["stores"].astype(int) // 4)
-            assert own["first_group"][0] == 0
-            np.testing.assert_array_equal(own["first_group"][1:], ends[:-1])
+    assert seen == len(wanted) == len(set(tags))
 
 
 def test_a_launch_never_outgrows_the_preallocated_buffers() -> None:
@@ -127,13 +117,16 @@ def test_what_went_wrong_is_in_the_status() -> None:
     assert "1980 MHz" in traces[2].detail
 
 
-def test_refused_before_launch() -> None:
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (Schedule((Burst(512),), 21), "21 producers asked for, but GPU 0 has 20 SMs"),
+        (Schedule((Burst(512),), (2, 3)), "no SM with smid 3"),
+        (Schedule((Burst(512),) * 257, 1, start="free"), "257 bursts"),
+        (Schedule((Burst(512), Burst(512, 3_000_000_000)), 1, start="free"), "over a second"),
+    ],
+)
+def test_refused_before_launch(schedule: Schedule, words: str) -> None:
     layout.check(Schedule((Burst(512),), 20), SMIDS)
-    with pytest.raises(UsageError, match="21 producers asked for, but GPU 0 has 20 SMs"):
-        layout.check(Schedule((Burst(512),), 21), SMIDS)
-    with pytest.raises(UsageError, match="no SM with smid 3"):
-        layout.check(Schedule((Burst(512),), (2, 3)), SMIDS)
-    with pytest.raises(UsageError, match="257 bursts"):
-        layout.check(Schedule((Burst(512),) * 257, 1, start="free"), SMIDS)
-    with pytest.raises(UsageError, match="over a second"):
-        layout.check(Schedule((Burst(512), Burst(512, 3_000_000_000)), 1, start="free"), SMIDS)
+    with pytest.raises(UsageError, match=words):
+        layout.check(schedule, SMIDS)
