@@ -34,7 +34,7 @@ from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
 from xstage_bench.schedule.scenes import Scene
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MODEL = h200.MODEL
 APART_SCHEDULE = Schedule((Burst(32768), Burst(32768, 2000)), 132, 4, start="free", warps_meet=False)
 STAMPS = "smid,block,warp,kind,start_clock,end_clock,start_ns,end_ns,bytes\n"
@@ -81,7 +81,7 @@ def test_one_sm_and_one_launch_are_enough(tmp_path: Path) -> None:
 
 def test_the_recorded_example_has_warps_that_meet() -> None:
     """Its kernel has a barrier after every burst; the stamps need no GPU to be read again."""
-    assert all(t.schedule.warps_meet for t in read_traces([Path(__file__).parent / "data" / "tiles.npz"]))
+    assert all(t.schedule.warps_meet for t in read_traces([ROOT / "tests" / "data" / "tiles.npz"]))
 
 
 @given(cell=st.sampled_from(["true", "True", "FALSE", "false", "", " true ", "1", "yes", "no"]))

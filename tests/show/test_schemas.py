@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.show.schemas import schemas, write_schemas
 
-COMMITTED = Path(__file__).parents[1] / "results" / "schemas"
+COMMITTED = asset_dir("results") / "schemas"
 
 
 @pytest.mark.parametrize("name", ["manifest", "model", "validation", "schedules", "task_schedules", "exported_model", "survey"])

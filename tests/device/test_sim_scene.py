@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from xstage_bench.device.sim import PRESETS, Faults, SimDevice
 from xstage_bench.device.sim.scene import Ports, courses, max_min
 from xstage_bench.errors import PairError, UsageError
+from xstage_bench.io.assets import asset_dir
 from xstage_bench.schedule.bursts import HOST, Burst, Schedule
 from xstage_bench.schedule.device import Execution
 from xstage_bench.schedule.patterns import PATTERNS, all_to_all, fan_out, incast, pair, ring
@@ -110,7 +110,7 @@ def test_host_memory_is_a_path_of_its_own() -> None:
 
 def test_isolated_bursts_to_host_memory_are_near_the_recorded_ones() -> None:
     """18 kB per SM as on NVLink and one shared buffer before PCIe explain most of what 2 x H200 recorded."""
-    path = Path(__file__).parent.parent / "results" / "reference" / "h200-clean" / "host-isolated.csv.gz"
+    path = asset_dir("results") / "reference" / "h200-clean" / "host-isolated.csv.gz"
     text = gzip.decompress(path.read_bytes()).decode()
     table = [r for r in csv.DictReader(io.StringIO(text)) if r["destination"] == "-1" and r["probe"] == "isolated" and r["warps"] == "4"]
     schedules = [Schedule((Burst(int(r["bytes"])),), int(r["producers"]), 4, 0, HOST) for r in table]
