@@ -32,18 +32,14 @@ def alike(k: int, per_sm: list[tuple[int, int]], **more: object) -> TaskSchedule
     return TaskSchedule(producers=k, producer=np.repeat(np.arange(k), n), compute_cycles=compute, bytes=size, **columns)  # type: ignore[arg-type]
 
 
-def executed(s: TaskSchedule) -> TaskTrace:
-    return next(iter(SimDevice().execute_tasks([s], repetitions=1, compute="spin")))
+def executed(s: TaskSchedule, device: SimDevice | None = None) -> TaskTrace:
+    return next(iter((device or SimDevice()).execute_tasks([s], repetitions=1, compute="spin")))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_compute_alone_is_its_sum(form: str) -> None:
+def test_compute_alone_is_its_sum_and_what_is_limited_by_the_link_takes_its_time(form: str) -> None:
     course = course_of(PRESET, alike(132, [(1000, 0)] * 5, form=form), Conditions())
     assert course.end() == pytest.approx(5 * 1000 + 4 * TURN_CYCLES)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_what_is_limited_by_the_link_takes_its_time(form: str) -> None:
     s = alike(132, [(500, 65_536)] * 3, form=form)
     course = course_of(PRESET, s, Conditions())
     drain = s.volume_bytes / LINK
@@ -71,11 +67,8 @@ def test_a_release_waits_for_its_scope(publish: str) -> None:
     course = course_of(PRESET, s, Conditions())
     own, other = course.signalled[0] - course.stored[0], course.signalled[idle] - course.computed[idle]
     assert other < 200 if publish == "relaxed" else other >= 600
-    if publish == "relaxed":
-        assert own < 100
-    else:
-        assert own > 2000
-        assert (other > 3000) == (publish == "release.sys")
+    assert own < 100 if publish == "relaxed" else own > 2000
+    assert (other > 3000) == (publish == "release.sys")
 
 
 def test_an_event_waits_for_all_its_signals_and_a_poll() -> None:
@@ -117,13 +110,13 @@ def test_the_device_interleaves_repetitions_and_repeats_itself() -> None:
 
 def test_what_it_cannot_execute_is_said() -> None:
     s = alike(4, [(1000, 2048)])
-    with pytest.raises(UsageError, match="knows no tasks"):
-        next(iter(SimDevice("burst-gap").execute_tasks([s], repetitions=1, compute="spin")))
-    with pytest.raises(UsageError, match="no GPU 5"):
-        next(iter(SimDevice().execute_tasks([replace(s, destination=5)], repetitions=1, compute="spin")))
-    with pytest.raises(UsageError, match="200 producers"):
-        next(iter(SimDevice().execute_tasks([alike(200, [(1000, 2048)])], repetitions=1, compute="spin")))
-    with pytest.raises(UsageError, match="flavour"):
-        next(iter(SimDevice().execute_tasks([replace(s, flavour="st.v2")], repetitions=1, compute="spin")))
+    for device, asked, words in (
+        (SimDevice("burst-gap"), s, "knows no tasks"),
+        (SimDevice(), replace(s, destination=5), "no GPU 5"),
+        (SimDevice(), alike(200, [(1000, 2048)]), "200 producers"),
+        (SimDevice(), replace(s, flavour="st.v2"), "flavour"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            executed(asked, device)
     with pytest.raises(PairError, match="0>1"):
-        next(iter(SimDevice(faults=Faults(dropped=frozenset({(0, 1)}))).execute_tasks([s], repetitions=1, compute="spin")))
+        executed(s, SimDevice(faults=Faults(dropped=frozenset({(0, 1)}))))

@@ -19,7 +19,7 @@ def tasks(producer: list[int], waits: list[int], signals: list[int], **more: obj
     return TaskSchedule(producers=max(producer) + 1, producer=producer, waits_for=waits, signals=signals, **given)  # type: ignore[arg-type]
 
 
-def test_a_wave_counts_its_signals() -> None:
+def test_a_wave_counts_its_signals_and_the_key_is_of_what_is_executed() -> None:
     s = tasks([0, 0, 1, 1], [NONE, 0, NONE, 0], [0, NONE, 0, NONE])
     assert s.signals_of_event.tolist() == [2]
     assert s.first.tolist() == [0, 2, 4]
@@ -28,8 +28,6 @@ def test_a_wave_counts_its_signals() -> None:
     assert s.local().volume_bytes == 0
     assert not s.compute_cycles.flags.writeable
 
-
-def test_the_key_is_of_what_is_executed() -> None:
     s = tasks([0, 1], [NONE, 0], [0, NONE])
     assert s.key() == replace(s, name="other", phases=("a", "b"), phase=np.array([0, 1])).key()
     assert s.key() != replace(s, publish="relaxed").key()
@@ -61,12 +59,10 @@ def test_what_is_refused(change: dict[str, object], message: str) -> None:
         replace(s, **change)  # type: ignore[arg-type]
 
 
-def test_a_task_that_waits_for_a_later_one_of_its_own_producer_is_refused() -> None:
+def test_waits_that_never_end_are_refused() -> None:
     with pytest.raises(UsageError, match=r"task 0 \(producer 0, its task 0\) waits for event 0"):
         tasks([0, 0], [0, NONE], [NONE, 0])
 
-
-def test_producers_that_wait_for_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match="themselves wait"):
         tasks([0, 0, 1, 1], [1, NONE, 0, NONE], [NONE, 0, NONE, 1])
 
