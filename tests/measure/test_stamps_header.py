@@ -12,7 +12,7 @@ import pytest
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_source
 from xstage_bench.io.assets import asset_dir
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "own-kernel.md"
+PAGE = Path(__file__).parents[2] / "docs" / "own-kernel.md"
 
 
 @pytest.fixture(scope="module")

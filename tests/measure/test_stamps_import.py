@@ -21,6 +21,8 @@ from xstage_bench.model.document import load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.validate import validate
 from xstage_bench.record.reader import load_run, schedules_of
+from xstage_bench.schedule.burst_files import load_bursts
+from xstage_bench.schedule.task_files import load_tasks
 
 NONE = NO_EVENT
 
@@ -97,19 +99,14 @@ def test_tasks_have_the_time_between_stamped_parts_as_compute() -> None:
     np.testing.assert_allclose(trace.store_end_ns, np.array([1500, 2900, 2400, np.nan]) * ns, atol=1e-6)
     assert trace.signal_end_ns[0] == pytest.approx(1700 * ns)
     assert trace.total_ns == pytest.approx(3000 * ns)
-
-
-def test_an_event_that_nobody_signals_is_refused() -> None:
     with pytest.raises(DataError, match="waits for event 4, which no task signals"):
         tasks_of(stamps_of([(WAIT, 0, 10, 0, 4), (BURST, 20, 30, 512, NONE)]))
 
 
 def test_launches_become_a_run_folder_that_validate_judges(tmp_path: Path) -> None:
-
-    paths = []
-    for i in range(3):
-        paths.append(tmp_path / f"{i}.bin")
-        paths[-1].write_bytes(fake_buffer(sms=132, warps=4, bursts=5, seed=i))
+    paths = [tmp_path / f"{i}.bin" for i in range(3)]
+    for i, path in enumerate(paths):
+        path.write_bytes(fake_buffer(sms=132, warps=4, bursts=5, seed=i))
     traces = read_traces(paths)
     record_traces(traces, tmp_path / "run", ["xstage", "import"], ["a", "b", "c"], "NVIDIA H200")
     run = load_run(tmp_path / "run")
@@ -126,19 +123,12 @@ def test_launches_become_a_run_folder_that_validate_judges(tmp_path: Path) -> No
     error = np.median(np.abs(predicted - measured) / measured)
     assert scores["node"].issue_time.median_error == pytest.approx(error, rel=1e-3)
     assert len(run.producers()) == 3 * 5 * 132
-
-
-def test_launches_of_another_kind_are_not_mixed(tmp_path: Path) -> None:
-    for i, warps in enumerate((2, 3)):
-        (tmp_path / f"{i}.bin").write_bytes(fake_buffer(warps=warps))
+    paths[1].write_bytes(fake_buffer(sms=132, warps=3, bursts=5))
     with pytest.raises(DataError, match=r"1\.bin has other bursts or SMs than .*0\.bin"):
-        read_traces([tmp_path / "0.bin", tmp_path / "1.bin"])
+        read_traces(paths)
 
 
 def test_the_verb_writes_what_predict_and_validate_take(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from xstage_bench.schedule.burst_files import load_bursts
-    from xstage_bench.schedule.task_files import load_tasks
-
     (tmp_path / "a.bin").write_bytes(fake_buffer(sms=4))
     words = ["import", str(tmp_path / "a.bin"), "--json", "--out", str(tmp_path / "run")]
     assert run([*words, "--schedule", str(tmp_path / "s.json"), "--tasks", str(tmp_path / "t.json")]) == 0

@@ -14,7 +14,7 @@ from stamps_fake import fake_buffer
 
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.measure.stamps.layout import CSV_COLUMNS, FILE, KINDS, MAGIC, SLOT, STAMP, Stamps, buffer_bytes, from_bytes, read_stamps
+from xstage_bench.measure.stamps.layout import CSV_COLUMNS, FILE, KINDS, MAGIC, SLOT, STAMP, Stamps, buffer_bytes, read_stamps
 
 
 def as_csv(stamps: Stamps) -> str:
@@ -57,6 +57,13 @@ def test_raw_npz_and_csv_are_the_same(tmp_path_factory: pytest.TempPathFactory, 
     np.savez_compressed(folder / "a.npz", stamps=np.frombuffer(data, np.uint8))
     raw, npz = (read_stamps(folder / name) for name in ("a.bin", "a.npz"))
     (folder / "a.csv").write_text(as_csv(raw))
+    mine = raw.take(np.flatnonzero((raw.smid == sms - 1) & (raw.warp == warps - 1)))
+    assert mine.kind.tolist() == [2, 1] * bursts
+    assert mine.bytes.tolist() == [0, 2048] * bursts
+    assert (np.diff(mine.start_clock) > 0).all()
+    np.testing.assert_allclose(np.diff(mine.start_ns), np.diff(mine.start_clock) * 1e3 / raw.sm_clock_mhz, atol=1e-3)
+    assert 0 <= raw.start_ns.min() < 10_000
+    assert len(data) == buffer_bytes(sms * warps, 16)
     csv = read_stamps(folder / "a.csv")
     assert raw.smid.size == sms * warps * bursts * 2
     for name in CSV_COLUMNS:
@@ -65,16 +72,6 @@ def test_raw_npz_and_csv_are_the_same(tmp_path_factory: pytest.TempPathFactory, 
         np.testing.assert_allclose(getattr(csv, name), getattr(raw, name) - offset, rtol=0, atol=1.01)
     assert raw.sm_clock_mhz == pytest.approx(1980, rel=1e-3)
     assert csv.sm_clock_mhz == pytest.approx(1980, rel=2e-2)
-
-
-def test_stamps_of_one_warp_keep_their_order_and_bytes() -> None:
-    stamps = from_bytes(fake_buffer(sms=2, warps=2, bursts=3, bytes_per_warp=1024))
-    mine = stamps.take(np.flatnonzero((stamps.smid == 1) & (stamps.warp == 1)))
-    assert mine.kind.tolist() == [2, 1] * 3
-    assert mine.bytes.tolist() == [0, 1024] * 3
-    assert (np.diff(mine.start_clock) > 0).all()
-    np.testing.assert_allclose(np.diff(mine.start_ns), np.diff(mine.start_clock) * 1e3 / stamps.sm_clock_mhz)
-    assert 0 <= stamps.start_ns.min() < 1000
 
 
 def spoiled(how: str) -> bytes:
@@ -113,32 +110,31 @@ def test_a_damaged_dump_says_what_is_wrong(how: str, words: str, tmp_path: Path)
     assert caught.value.hint
 
 
+HEAD = b"smid,kind,start_clock,end_clock,start_ns,end_ns,bytes\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("name", "content", "words"),
     [
-        ("", "column 'smid' is missing"),
-        ("smid,kind\n1,burst\n", "column 'start_clock' is missing"),
-        ("smid,kind,start_clock,end_clock,start_ns,end_ns,bytes\n", "no stamp in it"),
-        ("smid,kind,start_clock,end_clock,start_ns,end_ns,bytes\n0,store,0,1,0,1,512\n", "line 2: kind 'store' is none of"),
-        ("smid,kind,start_clock,end_clock,start_ns,end_ns,bytes\n0,burst,0,1,0,1,-512\n", "line 2: bytes is '-512'"),
-        ("smid,kind,start_clock,end_clock,start_ns,end_ns,bytes\n0,burst,0,1,0,x,512\n", "line 2: end_ns is 'x'"),
-        ("smid,kind,start_clock,end_clock,start_ns,end_ns,bytes\n0,burst,0,1,0,512\n", "line 2: 6 cells"),
-        ("smid,kind,start_clock,end_clock,start_ns,end_ns,bytes\n0,burst,0,1,7,7,512\n", "the SM clock is not known"),
+        ("x.csv", b"", "column 'smid' is missing"),
+        ("x.csv", b"smid,kind\n1,burst\n", "column 'start_clock' is missing"),
+        ("x.csv", HEAD, "no stamp in it"),
+        ("x.csv", HEAD + b"0,store,0,1,0,1,512\n", "line 2: kind 'store' is none of"),
+        ("x.csv", HEAD + b"0,burst,0,1,0,1,-512\n", "line 2: bytes is '-512'"),
+        ("x.csv", HEAD + b"0,burst,0,1,0,x,512\n", "line 2: end_ns is 'x'"),
+        ("x.csv", HEAD + b"0,burst,0,1,0,512\n", "line 2: 6 cells"),
+        ("x.csv", HEAD + b"0,burst,0,1,7,7,512\n", "the SM clock is not known"),
+        ("cut.npz", b"PK\x03\x04 no zip", "not an npz"),
+        ("latin", b"\xff\xfe\x00", "neither XSTP"),
     ],
 )
-def test_a_csv_that_is_none_names_line_and_value(text: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text(text)
+def test_what_holds_no_stamps_names_line_and_value(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=re.escape(words)):
-        read_stamps(tmp_path / "x.csv")
-
-
-def test_other_files(tmp_path: Path) -> None:
+        read_stamps(tmp_path / name)
     np.savez(tmp_path / "other.npz", data=np.zeros(3))
-    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 no zip")
-    (tmp_path / "latin").write_bytes(b"\xff\xfe\x00")
-    for name, words in (("other.npz", "no array 'stamps', but data"), ("cut.npz", "not an npz"), ("latin", "neither XSTP")):
-        with pytest.raises(DataError, match=words):
-            read_stamps(tmp_path / name)
+    with pytest.raises(DataError, match="no array 'stamps', but data"):
+        read_stamps(tmp_path / "other.npz")
     with pytest.raises(UsageError, match="no such file"):
         read_stamps(tmp_path / "absent")
 
@@ -149,13 +145,6 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
     path = tmp_path_factory.getbasetemp() / "fuzz.bin"
     path.write_bytes(MAGIC.to_bytes(4, "little") + b"\x01\x00\x00\x00" + data if marked else data)
     try:
-        found = read_stamps(path)
+        assert read_stamps(path).smid.size
     except XStageError as error:
-        refused = error
-        assert refused.hint
-    else:
-        assert found.smid.size
-
-
-def test_the_buffer_has_room_for_what_the_header_writes() -> None:
-    assert buffer_bytes(528, 64) == 64 + 528 * (64 + 64 * 16)
+        assert error.hint  # noqa: PT017 - most are refused

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xstage_bench.errors import UsageError
 from xstage_bench.model.advise.choose import advise_tasks
 from xstage_bench.model.advise.job import Job, advise_job
-from xstage_bench.model.advise.reorder import Reordering, apply
+from xstage_bench.model.advise.reorder import apply
 from xstage_bench.model.document import load_model
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.workloads.attention import attention_tasks
@@ -24,15 +24,18 @@ MODEL = load_model(h200.MODEL)
 KEYE = Job(bytes=28672, tile_ns=4190, tiles=32, quiet_tile_ns=11180, quiet_tiles=24, waves=2, both_ways=True)
 
 
-def test_waves_are_interleaved_and_the_gain_is_that_of_the_two_predictions():
-    schedule = moe_tasks("keye-vl-2", tokens_per_rank=1024, ep=8)
-    advice = advise_tasks(MODEL, schedule)
+@pytest.fixture(scope="module")
+def advice():
+    return advise_tasks(MODEL, moe_tasks("keye-vl-2", tokens_per_rank=1024, ep=8))
+
+
+def test_waves_are_interleaved_and_the_gain_is_that_of_the_two_predictions(advice):
     assert advice.helps
     assert advice.recipe.lead is not None
     assert advice.recipe.parts == 1
     assert advice.gain == advice.present.total_ns / advice.advised.total_ns
     assert 1.08 < advice.gain < 1.35  # measured in a skeleton of this layer: 1.14 to 1.20
-    again = apply(advice.recipe, schedule)
+    again = apply(advice.recipe, advice.present.schedule)
     assert again is not None
     assert again.key() == advice.schedule.key()
     assert predict_tasks(MODEL, again).total_ns == pytest.approx(advice.advised.total_ns)
@@ -73,8 +76,7 @@ def test_it_says_when_nothing_helps():
     assert "no order, size or stagger" in full.tasks.reason
 
 
-def test_intervals_of_both_predictions_make_that_of_the_gain():
-    advice = advise_tasks(MODEL, moe_tasks("keye-vl-2", tokens_per_rank=1024, ep=8))
+def test_intervals_of_both_predictions_make_that_of_the_gain(advice):
     with_bounds = [replace(p, total_low_ns=0.97 * p.total_ns, total_high_ns=1.02 * p.total_ns) for p in (advice.present, advice.advised)]
     low, high = replace(advice, present=with_bounds[0], advised=with_bounds[1]).gain_interval
     assert low == pytest.approx(advice.gain * np.exp(-np.hypot(np.log(1 / 0.97), np.log(1.02))))
@@ -98,7 +100,6 @@ def test_a_job_in_numbers():
     assert advice.minimum_lead <= 2
     assert advice.tasks.gain > 1.15
     assert advice.tasks.advised.total_ns >= 0.99 * advice.bound_ns
-    assert [r.flavour for r in advice.flavours] == sorted((r.flavour for r in advice.flavours), key=lambda f: f != "st.v4")
 
 
 @settings(max_examples=40, deadline=None)
@@ -130,32 +131,18 @@ def test_a_jobs_tasks_hold_its_work(tiles, quiet, waves, producers):
 def test_jobs_that_cannot_be(change, message):
     with pytest.raises(UsageError, match=message):
         replace(KEYE, **change)
-
-
-def test_an_unknown_pair_is_refused():
     with pytest.raises(UsageError, match="no pair 0>7"):
         advise_job(MODEL, replace(KEYE, pair="0>7"))
-
-
-def test_a_lead_is_not_advised_for_less_than_a_percent():
-    """An order that is as good already stays as it is."""
-    schedule = moe_tasks("hy3", tokens_per_rank=256, ep=8, order="interleaved", lead=1.5)
-    advice = advise_tasks(MODEL, schedule, splitting=False)
-    assert advice.recipe == Reordering() or advice.gain > 1.01
 
 
 def test_flavours_of_the_model_are_compared_by_their_period():
     """A second flavour that drains half as fast, made from the recorded one, and the other way round."""
     pair = MODEL.find("0>1")
     assert pair is not None
-    slower = replace(pair, flavour="st.v2", node={}, node_basis=None, drain=[], burst_gap=[_slowed(e) for e in pair.burst_gap])
+    halves = [replace(e, drain_gb_per_s=replace(r, value=r.value and r.value / 2)) for e in pair.burst_gap for r in [e.drain_gb_per_s]]
+    slower = replace(pair, flavour="st.v2", node={}, node_basis=None, drain=[], burst_gap=halves)
     both = replace(MODEL, pairs=[*MODEL.pairs, slower])
     fast, slow = advise_job(both, replace(KEYE, quiet_tiles=0, quiet_tile_ns=0.0)).flavours
     assert (fast.flavour, slow.flavour) == ("st.v4", "st.v2")
     assert slow.drain_gb_per_s == pytest.approx(fast.drain_gb_per_s / 2)
     assert slow.period_ns == pytest.approx(2 * fast.period_ns, rel=0.01)
-
-
-def _slowed(entry):
-    rate = entry.drain_gb_per_s
-    return replace(entry, drain_gb_per_s=replace(rate, value=None if rate.value is None else rate.value / 2))

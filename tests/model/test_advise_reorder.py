@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -79,15 +78,12 @@ def test_wave_order_becomes_the_interleaved_one():
     changed = interleave(wave, 1.0)
     built = tasks_of_blocks("keye-vl-2", *even_blocks(16), order="interleaved", lead=1.0)
     assert changed is not None
+    tails = []
     for s in (changed, built):
-        mine = "".join(str(k) for k in s.phase[s.producer == 5])
-        assert max(len(run) for run in mine[: mine.rindex("0")].split("0")) == 2
-    assert abs(tail(changed) - tail(built)) <= 1
-
-
-def tail(s: TaskSchedule) -> float:
-    """Storing tasks of a producer after its last quiet one, mean."""
-    return float(np.mean([len(k) - 1 - np.flatnonzero(k == 0)[-1] for k in (s.phase[s.producer == p] for p in range(s.producer_count))]))
+        mine = ["".join(str(k) for k in s.phase[s.producer == p]) for p in range(s.producer_count)]
+        assert max(len(run) for run in mine[5][: mine[5].rindex("0")].split("0")) == 2
+        tails.append(np.mean([len(m) - 1 - m.rindex("0") for m in mine]))  # storing tasks after a producer's last quiet one
+    assert abs(tails[0] - tails[1]) <= 1
 
 
 def test_split_parts_are_whole_warp_stores():
@@ -101,22 +97,12 @@ def test_split_parts_are_whole_warp_stores():
     assert split(s, 17) is None  # a tile is 16 warp-stores of 4 warps
 
 
-def test_stagger_delays_in_proportion():
+def test_stagger_delays_in_proportion_and_without_quiet_tasks_nothing_changes():
     s = stagger(moe(producers=3), 1000)
     assert s.compute_cycles[s.first[:-1]].tolist() == [0, 500, 1000]
     assert s.phases[s.phase[0]] == "delay"
-
-
-def test_without_quiet_tasks_nothing_changes():
-    s = moe()
-    storing = replace(s, bytes=np.full(s.task_count, 2048), remote_bytes=np.full(s.task_count, 2048), waits_for=np.full(s.task_count, NONE))
-    changed = interleave(storing, 2.0)
-    assert changed is not None
-    assert changed.key() == storing.key()
-
-
-@pytest.mark.parametrize(
-    ("recipe", "words"), [(Reordering(), "as it is"), (Reordering(2, 1.5, 10), "storing tasks in 2 parts, interleaved, lead 1.5")]
-)
-def test_words(recipe, words):
-    assert recipe.words().startswith(words)
+    every = np.full(s.task_count, 2048)
+    storing = replace(s, bytes=every, remote_bytes=every, waits_for=np.full(s.task_count, NONE))
+    assert interleave(storing, 2.0).key() == storing.key()
+    assert Reordering().words().startswith("as it is")
+    assert Reordering(2, 1.5, 10).words().startswith("storing tasks in 2 parts, interleaved, lead 1.5")

@@ -37,21 +37,20 @@ def test_long_contexts_go_in_chunks_and_selections_as_indices():
     assert found["select"].tasks.volume_bytes == 8192 * 2048 * 4 * 3
 
 
-def test_keys_and_values_copied_to_more_ranks_than_heads():
+def test_golden_bytes_of_other_layouts():
     plain, copied = phases(layout=PhaseLayout(8, 4)), phases(layout=PhaseLayout(8, 8, replicate_kv=True))
+    # Keys and values are copied to more ranks than there are heads.
     per_token = [p["qkv"].tasks.volume_bytes / t for p, t in ((plain, 2048), (copied, 1024))]
     assert per_token[0] == 256 * (32 * 3 / 4 + 8 * 3 / 4) + 128 * 3
     assert per_token[1] == 256 * (32 * 7 / 8 + 8 * 2 - 2) + 128 * 7  # 16 copies, of which this rank has one pair
 
-
-def test_tensor_parallel_sums_go_to_the_owners_of_the_tokens():
-    found = phases(layout=PhaseLayout(8, 2, 2))
+    found = phases(layout=PhaseLayout(8, 2, 2))  # tensor-parallel sums go to the owners of the tokens
     assert found["gather"].pull_bytes == 2048 * 2048 * 2
     assert found["output"].tasks.volume_bytes == 2 * 2048 * 2048 * 2 // 2  # of both ranks' tokens, half
-
-
-def test_one_rank_stores_nothing():
-    assert all(p.tasks is None for p in phases(layout=PhaseLayout(1, 1)).values())
+    logits, short = (phases("distill", PhaseLayout(8, 1), 512, feedback=f)["feedback"].tasks for f in ("logits", "top_k"))
+    assert logits.volume_bytes == 512 * 151936 * 2
+    assert short.volume_bytes < logits.volume_bytes / 40
+    assert all(p.tasks is None for p in phases(layout=PhaseLayout(1, 1)).values())  # one rank stores nothing
 
 
 @settings(max_examples=25, deadline=None)
@@ -72,33 +71,17 @@ def test_every_layout_that_is_allowed_can_be_built(mode, ep, sp, tp, context, dt
     assert ("feedback" in found) == (mode == "distill")
 
 
-def test_short_feedback_is_short():
-    logits, short = (phases("distill", PhaseLayout(8, 1), 512, feedback=f)["feedback"].tasks for f in ("logits", "top_k"))
-    assert logits.volume_bytes == 512 * 151936 * 2
-    assert short.volume_bytes < logits.volume_bytes / 40
-
-
-@pytest.mark.parametrize(
-    ("layout", "message"),
-    [
-        (PhaseLayout(8, 8), "above the 4 key-value heads"),
-        (PhaseLayout(8, 4, 2), "above the 4 key-value heads"),
-        (PhaseLayout(3, 1), "does not divide the 128 experts"),
-        (PhaseLayout(16, 1), "a node has"),
-        (PhaseLayout(8, 3), "does not divide the 32 heads"),
-        (PhaseLayout(8, 0), "SP 0"),
-        (PhaseLayout(8, 1, 0), "TP 0"),
-        (PhaseLayout(8, 16, replicate_kv=True), "fit no node"),
-    ],
-)
-def test_layouts_that_cannot_be(layout, message):
-    with pytest.raises(UsageError, match=message):
-        plan_pass("prefill", layout, 8192, "bf16")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"layout": PhaseLayout(8, 8)}, "above the 4 key-value heads"),
+        ({"layout": PhaseLayout(8, 4, 2)}, "above the 4 key-value heads"),
+        ({"layout": PhaseLayout(3, 1)}, "does not divide the 128 experts"),
+        ({"layout": PhaseLayout(16, 1)}, "a node has"),
+        ({"layout": PhaseLayout(8, 3)}, "does not divide the 32 heads"),
+        ({"layout": PhaseLayout(8, 0)}, "SP 0"),
+        ({"layout": PhaseLayout(8, 1, 0)}, "TP 0"),
+        ({"layout": PhaseLayout(8, 16, replicate_kv=True)}, "fit no node"),
         ({"mode": "train"}, "unknown mode"),
         ({"context": 300000}, "262144"),
         ({"context": 0}, "context of 0"),
@@ -106,7 +89,7 @@ def test_layouts_that_cannot_be(layout, message):
         ({"tokens_per_rank": 0}, "0 tokens per rank"),
     ],
 )
-def test_passes_that_cannot_be(change, message):
+def test_layouts_and_passes_that_cannot_be(change, message):
     with pytest.raises(UsageError, match=message):
         plan_pass(**{"mode": "prefill", "layout": PhaseLayout(8, 4), "context": 8192, "dtype": "bf16", **change})
 

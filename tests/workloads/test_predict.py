@@ -24,7 +24,11 @@ def keye():
 
 
 def test_layer_and_pass_are_sums_over_the_phases(keye):
-    found, _ = keye
+    found, known = keye
+    assert set(known) == {p.schedule for p in found.phases if p.schedule}
+    before = dict(known)
+    assert predict_workload(MODEL, "keye-vl-2", ep=8, sp=4, context=4096, known=known) == found
+    assert known == before, "known phases are not predicted again"
     assert found.layer_ns == pytest.approx(sum(p.total_ns for p in found.phases[2:]))
     assert found.pass_ns == pytest.approx(48 * found.layer_ns + sum(p.total_ns for p in found.phases[:2]))
     assert found.advised_pass_ns < found.pass_ns
@@ -33,23 +37,12 @@ def test_layer_and_pass_are_sums_over_the_phases(keye):
         assert p.total_ns == pytest.approx(p.compute_ns + p.stores_ns + (p.pull_bytes and p.link_ns))
         assert p.backpressure == (p.stalled_share > 0)
         assert (p.schedule is None) == (p.remote_bytes == 0)
-
-
-def test_the_experts_stall_and_interleaving_helps(keye):
-    experts = next(p for p in keye[0].phases if p.name == "experts")
+    experts = next(p for p in found.phases if p.name == "experts")  # they stall, and interleaving helps
     assert experts.backpressure
     assert experts.remote_bytes == 1024 * 8 * 2048 * 2 * 7 // 8
     assert experts.burst_bytes == 28672
     assert "interleaved, lead" in experts.advice
     assert 1.08 < experts.total_ns / experts.advised_ns < 1.3
-
-
-def test_known_phases_are_not_predicted_again(keye):
-    found, known = keye
-    assert set(known) == {p.schedule for p in found.phases if p.schedule}
-    before = dict(known)
-    assert predict_workload(MODEL, "keye-vl-2", ep=8, sp=4, context=4096, known=known) == found
-    assert known == before
 
 
 def test_the_document_is_strict_and_says_what_is_assumed(keye):
@@ -63,6 +56,8 @@ def test_the_document_is_strict_and_says_what_is_assumed(keye):
 
 
 def test_one_layer_and_one_attention():
+    names = workloads()
+    assert len(names) == len(set(names)) > 30
     moe = predict_workload(MODEL, "dit-moe-xl", ep=4, tokens_per_rank=256)
     assert [p.name for p in moe.phases] == ["dispatch", "experts"]
     assert moe.pass_ns == pytest.approx(28 * moe.layer_ns)
@@ -99,9 +94,3 @@ def test_decoding_is_limited_by_memory():
 def test_what_is_refused(change, message):
     with pytest.raises(UsageError, match=message):
         predict_workload(MODEL, **{"workload": "keye-vl-2", **change})
-
-
-def test_every_name_is_listed_once():
-    names = workloads()
-    assert len(names) == len(set(names)) > 30
-    assert names[0] == "keye-vl-2"
