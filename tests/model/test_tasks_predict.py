@@ -8,8 +8,8 @@ import h200
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from published_node import X_STAGE, published_model
+from random_tasks import random_tasks
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.document import load_model
@@ -172,39 +172,6 @@ def test_plain_schedules_are_the_node_models(k: int, warps: int, size: int, gap:
         node.start_ns[-1] + node.issue_cycles[-1] * NS - ENTRY.issue.start_lag_ns, rel=0.025
     )
     assert p.total_ns == pytest.approx(node.end_ns[-1] - ENTRY.issue.start_lag_ns, rel=0.03)
-
-
-@st.composite
-def random_tasks(draw: st.DrawFn) -> TaskSchedule:
-    k, n = draw(st.integers(1, 40)), draw(st.integers(1, 120))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    producer = np.sort(rng.integers(0, k, n))
-    order = rng.permutation(n)  # in this common order, what is waited for comes first: no deal can dead-lock
-    order[np.argsort(producer, kind="stable")] = np.sort(order)
-    rank = np.empty(n, dtype=int)
-    within = np.argsort(np.lexsort((order, producer)))
-    rank[within] = order
-    events = draw(st.integers(1, 5))
-    cut = np.sort(rng.integers(0, n, events))
-    signals = np.where(rng.random(n) < 0.5, np.searchsorted(cut, order, side="right") - 1, NONE)
-    waits = np.full(n, NONE)
-    for i in range(n):
-        before = [e for e in range(events) if (signals == e).any() and order[signals == e].max() < order[i]]
-        if before and rng.random() < 0.5:
-            waits[i] = rng.choice(before)
-    size = rng.integers(0, 20, n) * 2048 * (rng.random(n) < 0.7)
-    return TaskSchedule(
-        producers=tuple(int(x) for x in np.sort(rng.choice(132, k, replace=False))),
-        producer=producer,
-        compute_cycles=(rng.exponential(6000, n) * (rng.random(n) < 0.8)).astype(int),
-        bytes=size,
-        remote_bytes=(size * rng.random(n) // 512 * 512).astype(int),
-        waits_for=waits,
-        signals=signals,
-        form=draw(st.sampled_from(FORMS)),
-        publish=draw(st.sampled_from(PUBLISHES)),
-        both_ways=draw(st.booleans()),
-    )
 
 
 @settings(max_examples=40, deadline=None)
