@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from random_tasks import random_tasks
+from random_schedules import random_tasks
 
 from xstage_bench.errors import UsageError
 from xstage_bench.model.advise.choose import advise_tasks

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from published_node import X_STAGE, published_model
-from random_tasks import random_tasks
+from random_schedules import random_tasks
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.document import load_model

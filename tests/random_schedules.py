@@ -1,11 +1,30 @@
-"""Task schedules of any shape that can always finish: random dependencies, deals to producers, and sizes."""
+"""Schedules of any shape: bursts, and tasks that can always finish whatever their dependencies, deals and sizes."""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
 
+from xstage_bench.schedule.bursts import START_RULES, Burst, Schedule
 from xstage_bench.schedule.tasks import FORMS, NONE, PUBLISHES, TaskSchedule
+
+
+@st.composite
+def schedules(draw):
+    warps = draw(st.integers(1, 16))
+    stores = draw(st.lists(st.integers(0, 1000), min_size=1, max_size=6))
+    starts = sorted(draw(st.lists(st.integers(0, 10**9), min_size=len(stores), max_size=len(stores))))
+    smids = st.lists(st.integers(0, 131), min_size=1, max_size=6, unique=True).map(lambda x: tuple(sorted(x)))
+    start = draw(st.sampled_from(START_RULES))
+    return Schedule(
+        tuple(Burst(512 * warps * n, draw(st.integers(0, 10**6)), s) for n, s in zip(stores, starts, strict=True)),
+        draw(st.one_of(st.integers(1, 132), smids)),
+        warps,
+        draw(st.integers(0, 7)),
+        draw(st.integers(0, 7)),
+        start,
+        warps_meet=start == "isolated" or draw(st.booleans()),
+    )
 
 
 @st.composite
