@@ -61,14 +61,16 @@ def test_each_process_opens_verifies_measures_and_closes() -> None:
     assert (outcome.executions, outcome.complete, outcome.failed_pairs) == (40, True, {})
     assert [(p.done, p.total, p.pair, p.process) for p in seen] == [(10 * i, 40, (0, 1), (i - 1) // 2) for i in (1, 2, 3, 4)]
     assert [k.identity for k in outcome.kernels] == [f"{p:024x}" for p in (0, 1)]
+    log.clear()
+    run_rounds(lambda p: Fake(p, log), 2, lambda d, p: [], first=Fake(0, log))
+    assert log == ["1 close"], "a first device belongs to the caller"
 
 
 def test_a_pair_that_fails_is_left_out_from_then_on_and_the_others_go_on() -> None:
     log: list[str] = []
 
-    def work(device: Fake, process: int) -> Iterator[Work]:
-        for pair in NODE.pairs:
-            yield Work((pair,), lambda pair=pair: portions(log, f"{process} {pair}"), device.verify)
+    def work(device: Fake, process: int) -> list[Work]:
+        return [Work((pair,), lambda pair=pair: portions(log, f"{process} {pair}"), device.verify) for pair in NODE.pairs]
 
     outcome = run_rounds(lambda process: Fake(process, log, bad=((0, 1),)), 2, work)
     assert outcome.failed_pairs == {"0>1": "pair 0>1: a wrong word"}
@@ -99,39 +101,27 @@ def test_a_budget_is_shared_by_all_work_and_said(monkeypatch: pytest.MonkeyPatch
     assert outcome.notes == ["the budget of 40 s ended some sweeps early, at random"]
 
 
-def test_an_interrupted_loop_flushes_closes_and_leaves_an_incomplete_outcome() -> None:
+def test_an_interrupted_loop_flushes_and_closes_and_a_survey_hands_over_what_it_has() -> None:
     log: list[str] = []
-
-    def stopped() -> Iterator[int]:
-        yield 3
-        raise KeyboardInterrupt
-
-    outcome = Outcome()
-    with pytest.raises(KeyboardInterrupt):
-        run_rounds(
-            lambda p: Fake(p, log), 2, lambda d, p: [Work(((0, 1),), stopped)], after_process=lambda: log.append("flush"), outcome=outcome
-        )
-    assert log == ["flush", "0 close"]
-    assert (outcome.executions, outcome.complete) == (3, False)
-
-
-def test_a_first_device_belongs_to_the_caller() -> None:
-    log: list[str] = []
-    run_rounds(lambda p: Fake(p, log), 2, lambda d, p: [], first=Fake(0, log))
-    assert log == ["1 close"]
-
-
-def test_an_interrupted_survey_hands_over_what_it_has() -> None:
     rows: list[dict[str, int]] = []
     kept: list[dict[str, object]] = []
 
     def stopped() -> Iterator[int]:
         rows.append({"n": 1})
-        yield 1
+        yield 3
         raise KeyboardInterrupt
 
+    def work(device: Fake, process: int) -> list[Work]:
+        return [Work(((0, 1),), stopped)]
+
+    outcome = Outcome()
     with pytest.raises(KeyboardInterrupt):
-        take("t", lambda p: Fake(p, []), lambda d, p: [Work(((0, 1),), stopped)], lambda n: {"rows": rows}, processes=2, keep=kept.append)
+        run_rounds(lambda p: Fake(p, log), 2, work, after_process=lambda: log.append("flush"), outcome=outcome)
+    assert log == ["flush", "0 close"]
+    assert (outcome.executions, outcome.complete) == (3, False)
+    rows.clear()
+    with pytest.raises(KeyboardInterrupt):
+        take("t", lambda p: Fake(p, []), work, lambda n: {"rows": rows}, processes=2, keep=kept.append)
     (document,) = kept
     assert (document["complete"], document["finished"], document["rows"]) == (False, None, [{"n": 1}])
-    assert document["counts"] == {"executions": 1}
+    assert document["counts"] == {"executions": 3}

@@ -24,12 +24,14 @@ def test_every_gpu_is_there_once_and_says_where_its_numbers_come_from():
     assert len(names) == len(set(names))
     counts = {find_gpu(name).sm_count.value for name in names}
     assert counts == {78, 108, 114, 132, 148}
-    with pytest.raises(ValueError, match="or is unknown and says why"):
-        Fact(value=None, status="measured", source="x")
-    with pytest.raises(ValueError, match="or is unknown and says why"):
-        Fact(value=1.0, status="unknown", source="x")
+    for value, status in ((None, "measured"), (1.0, "unknown")):
+        with pytest.raises(ValueError, match="or is unknown and says why"):
+            Fact(value=value, status=status, source="x")
     assert find_gpu("NVIDIA H200 (simulated)") is find_gpu(REFERENCE_GPU)
     assert find_gpu("NVIDIA H200 NVL") is None
+    one = Default(name="sleep after", value=50, unit="ms", low=45, high=50, source="a probe")
+    assert borrowed("NVIDIA H200 (simulated)", [one]) is None
+    assert borrowed("NVIDIA H20", [one]) == "measured on NVIDIA H200; this is NVIDIA H20: sleep after 50 (45 to 50) ms"
 
 
 def test_the_sms_are_those_of_the_model_then_of_the_registry_then_of_the_fit(tmp_path):
@@ -64,15 +66,6 @@ def test_a_slower_gpu_computes_longer_by_its_peak():
     unknown = machine_of(replace(MODEL, gpu="NVIDIA X1"))
     assert unknown.flops_per_sm("bf16") == h200.flops_per_sm("bf16")
     assert {r.status for r in unknown.rates} == {"borrowed"}
-
-
-def test_a_gpu_without_clock_or_entry_needs_a_model():
-    for name in ("NVIDIA H20", "NVIDIA X1"):
+    for name in ("NVIDIA H20", "NVIDIA X1"):  # no clock, no entry: it needs a model
         with pytest.raises(UsageError, match="not known here"):
             named_machine(name)
-
-
-def test_a_default_is_named_only_elsewhere():
-    one = Default(name="sleep after", value=50, unit="ms", low=45, high=50, source="a probe")
-    assert borrowed("NVIDIA H200 (simulated)", [one]) is None
-    assert borrowed("NVIDIA H20", [one]) == "measured on NVIDIA H200; this is NVIDIA H20: sleep after 50 (45 to 50) ms"

@@ -63,13 +63,6 @@ class BurstGapTruth:
         """Return R in bytes per SM cycle."""
         return (self.local_gb_per_s if local else self.drain_gb_per_s) * 1e3 / self.sm_clock_mhz
 
-    def knee_bytes(self, producers: int, warps: int) -> float:
-        """Return the bytes per producer at which an isolated burst begins to stall: B with T0(B) = (K*B - K*Q)/R."""
-        per_byte = self.t0_cycles_per_store / 512.0
-        rate = self.bytes_per_cycle(local=False) / producers
-        slope = 1.0 / rate - per_byte
-        return (self.capacity_bytes / rate + self.t0_base_cycles) / slope if slope > 0 else float("inf")
-
 
 def course(truth: BurstGapTruth, schedule: Schedule) -> Ideal:
     """Return the noiseless course of a schedule by the closed forms.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from xstage_bench.device.cuda.scene import pack
 from xstage_bench.errors import UsageError
 from xstage_bench.measure.scene_summary import SceneRepetition, summarise
 from xstage_bench.schedule.bursts import HOST, Burst, Schedule
 from xstage_bench.schedule.device import Gpu, Node
-from xstage_bench.schedule.patterns import PATTERNS, all_to_all, fan_out, incast, pair, ring, usable
+from xstage_bench.schedule.patterns import PATTERNS, all_to_all, fan_out, incast, pair, usable
 from xstage_bench.schedule.scenes import Companion, Scene, SceneTrace, seats
 from xstage_bench.schedule.studies import STUDIES
 from xstage_bench.schedule.trace import Trace
@@ -37,13 +38,6 @@ def test_patterns_have_the_flows_they_promise_and_fit_on_the_sms(name: str, gpus
         assert ((table[..., 0] >= 0).sum(axis=1) <= 4).all(), "the producers of a source are split over its destinations"
 
 
-def test_a_fan_out_uses_every_sm_once_and_deals_out_pairs_of_neighbours() -> None:
-    scene = fan_out(node(8), B, source=3)
-    sms = [s.producers for s in scene.schedules]
-    assert sorted(x for chosen in sms for x in chosen) == list(range(132))  # type: ignore[union-attr]
-    assert all(smid ^ 1 in chosen for chosen in sms for smid in chosen)  # type: ignore[operator]
-
-
 def test_several_producers_of_an_sm_have_warps_of_their_own() -> None:
     one = Schedule(B, (0, 1), 4, 0, 1)
     table = seats(Scene((one, Schedule(B, (1, 2), 8, 0, 1))), node())[0]
@@ -65,15 +59,11 @@ def test_several_producers_of_an_sm_have_warps_of_their_own() -> None:
         (lambda: Companion("pull", 0, 1, (1, 0)), "ascending"),
         (lambda: seats(Scene((Schedule(B, 1, 4, 0, 5),)), node()), "GPU 5 asked for"),
         (lambda: seats(Scene((), (Companion("pull", 0, 1, (500,)),)), node()), "no SM with smid 500"),
-        (lambda: ring(node(1), B), "must not be|needs|GPU"),
         (lambda: incast(node(1), B), "needs two GPUs"),
         (lambda: pair(node(), B, destination=7), "GPU 7 asked for"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make, words) -> None:
-    if words.startswith("must"):
-        assert make().schedules[0].is_local  # a ring of one is its own neighbour
-        return
     with pytest.raises(UsageError, match=words):
         make()
 
@@ -90,15 +80,13 @@ def test_unreachable_pairs_are_waived_with_the_reason() -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_fits_on_two_gpus(name: str) -> None:
-    from xstage_bench.device.cuda.scene import pack
-
     scenes = STUDIES[name](node())
     assert len({s.name for s in scenes}) > 1
     for scene in scenes:
         pack(scene, node(), 2, 0)
 
 
-def test_pairs_at_once_are_all_pairs_once_alone_and_once_together() -> None:
+def test_pairs_at_once_are_all_pairs_and_fans_deal_out_every_sm() -> None:
     every = {(a, b) for a in range(4) for b in range(4) if a != b}
     scenes = STUDIES["pairs_at_once"](node(4))
     assert [s.pairs() for s in scenes[:12]] == [(p,) for p in sorted(every)]
@@ -106,19 +94,16 @@ def test_pairs_at_once_are_all_pairs_once_alone_and_once_together() -> None:
     assert sorted(p for pairs in together for p in pairs) == sorted(every)
     for pairs in together:  # disjoint: one coming in and one going out everywhere
         assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs) == 4
-
-
-def test_several_peers_grow_one_by_one() -> None:
-    scenes = STUDIES["several_peers"](node(4))
-    assert {len(s.pairs()) for s in scenes} == {1, 2, 3}
-    assert {s.schedules[0].bursts[0].bytes for s in scenes} == {n * 8192 for n in (1, 2, 4, 6, 8, 12, 16, 32, 64, 128)}
-    fans = [s for s in scenes if s.name == "fan-out of 0 to 3"]
+    several = STUDIES["several_peers"](node(4))
+    assert {len(s.pairs()) for s in several} == {1, 2, 3}
+    fans = [s for s in several if s.name == "fan-out of 0 to 3"]
     assert {sum(x.producer_count for x in s.schedules) for s in fans} == {node(4).gpus[0].sm_count}
+    dealt = [s.producers for s in fan_out(node(8), B, source=3).schedules]
+    assert sorted(x for chosen in dealt for x in chosen) == list(range(132))  # type: ignore[union-attr]
+    assert all(smid ^ 1 in chosen for chosen in dealt for smid in chosen)  # type: ignore[operator]
 
 
 def test_a_node_of_one_gpu_has_host_memory() -> None:
-    from xstage_bench.device.cuda.scene import pack
-
     (scene,) = STUDIES["host"](node(1))
     assert pack(scene, node(1), 2, 0).memory.keys() == {HOST}
     assert pair(node(1), B, destination=HOST).schedules[0].destination == HOST

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +31,7 @@ MHZ = 2000.0
 class FakeTaskDevice:
     """Every task pays `turn`, its compute, `per_store` for each warp-store of a warp, `signal`; what waits sees an event `event` later.
 
-    `slow` multiplies every time of a call's first round; `bad` names schedules that come back corrupt.
+    `bad` names schedules that come back corrupt.
     """
 
     turn: float = 100.0
@@ -129,6 +127,11 @@ def test_a_schedule_runs_beside_its_twin_in_an_order_of_its_own_each_round(devic
     assert a["compute_ratio"].value == pytest.approx(1.0)
     assert a["left_out"] == {"warmup": 4}
     assert (document["compute"], document["processes"], document["repetitions"], document["simulated"]) == ("mma", 2, 4, False)
+    device.bad = ("a",)
+    wrong = task_run.measure_tasks(CHOICE, wanted[:1], compute="mma", repetitions=2, processes=1, instrument=False)["rows"][0]
+    assert wrong["left_out"]["corrupt"] == 6, "each execution of the schedule and of its twin, which has its name"
+    assert wrong["total_us"].status == "not_identified"
+    assert wrong["reasons"] == ["pair 0>1: 1 wrong word"]
 
 
 def test_the_instruments_own_costs_are_found_again(device: FakeTaskDevice) -> None:
@@ -142,15 +145,6 @@ def test_the_instruments_own_costs_are_found_again(device: FakeTaskDevice) -> No
         assert found[f"event_cycles.{publish}"] == pytest.approx(1200)
     assert [found[f"store_cycles.{n}"] for n in (1, 4, 64)] == pytest.approx([20, 80, 1280])
     assert found["drain_gb_per_s.one_way"] == found["drain_gb_per_s.both_ways"]
-
-
-def test_what_comes_back_wrong_is_left_out_and_said(device: FakeTaskDevice) -> None:
-    device.bad = ("a",)
-    document = task_run.measure_tasks(CHOICE, [schedule("a", 10)], compute="mma", repetitions=2, processes=1, instrument=False)
-    (row,) = document["rows"]
-    assert row["left_out"]["corrupt"] == 6, "each execution of the schedule and of its twin, which has its name"
-    assert row["total_us"].status == "not_identified"
-    assert row["reasons"] == ["pair 0>1: 1 wrong word"]
 
 
 def test_a_folder_holds_the_document_and_a_summary(device: FakeTaskDevice, tmp_path: Path) -> None:
@@ -222,57 +216,28 @@ def test_bursts_become_tasks_whose_work_fills_the_gap() -> None:
             tasks_of_bursts(wrong)
 
 
-def test_the_verb_replays_files_of_both_kinds(device: FakeTaskDevice, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_replays_files_of_both_kinds_on_the_simulator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bursts, tasks = tmp_path / "bursts.json", tmp_path / "tasks.json"
-    bursts.write_text(
-        json.dumps({"producers": 4, "warps": 4, "start": "free", "bursts": [{"bytes": 8192}, {"bytes": 8192, "gap_cycles": 900}]})
-    )
-    columns = {"producer": [0, 1], "compute_cycles": [900, 900], "bytes": [8192, 0]}
+    gaps = [{"bytes": 8192}, {"bytes": 8192, "gap_cycles": 900}]
+    bursts.write_text(json.dumps({"producers": 4, "warps": 4, "start": "free", "bursts": gaps}))
+    columns = {"producer": [0, 1], "compute_cycles": [19800, 9900], "bytes": [32768, 0]}
     tasks.write_text(json.dumps({"schema_version": 1, "producers": 2, "tasks": columns, "name": "mine"}))
     assert [s.name for s in load_any([bursts, tasks])] == ["bursts", "mine"]
-    words = ["run", "--backend", "sim", "--schedule", str(bursts), "--schedule", str(tasks), "--compute", "mma", "--processes", "1"]
+    words = ["run", "--backend", "sim", "--schedule", str(bursts), "--schedule", str(tasks), "--processes", "1"]
     assert run([*words, "--repetitions", "3", "--out", str(tmp_path / "o"), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    told = capsys.readouterr()
+    said = json.loads(told.out)
     assert [row["schedule"] for row in said["rows"]] == ["bursts", "mine"]
     assert read_json(tmp_path / "o" / "replay.json", dict[str, Any])["simulated"] is True
-
-
-def test_the_simulator_replays_too_and_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps({"producers": 2, "tasks": {"producer": [0, 1], "compute_cycles": [19800, 9900], "bytes": [32768, 0]}}))
-    words = [
-        "run",
-        "--backend",
-        "sim",
-        "--schedule",
-        str(path),
-        "--processes",
-        "1",
-        "--repetitions",
-        "3",
-        "--out",
-        str(tmp_path / "o"),
-        "--json",
-    ]
-    done = subprocess.run([sys.executable, "-m", "xstage_bench", *words], capture_output=True, text=True, check=True)
-    said = json.loads(done.stdout)
     assert (said["simulated"], said["compute"], said["instrument"]) == (True, "mma", {})
-    (row,) = said["rows"]
+    row = said["rows"][1]
     assert 9.9 < row["no_store_us"]["value"] < row["total_us"]["value"] < 12, "19 800 cycles, and 16 warp-stores"
-    assert "SIMULATED" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+    assert "SIMULATED" in told.err
+    for extra, message in (
         (["--compute", "mma"], "does not say what to replay"),
         (["--repetitions", "3"], "belong to a replay"),
-        (["--compute", "mma", "--schedule", "T", "--only", "onset"], "it has no probes"),
-        (["--compute", "mma", "--schedule", "T", "--resume", "--out", "x"], "it has no probes"),
-    ],
-)
-def test_words_that_do_not_go_together(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "t.json"
-    path.write_text('{"schema_version": 1, "producers": 1, "tasks": {"producer": [0], "compute_cycles": [9], "bytes": [0]}}')
-    assert run(["run", "--backend", "sim", *[str(path) if w == "T" else w for w in words]]) == 2
-    assert message in capsys.readouterr().err
+        (["--compute", "mma", "--schedule", str(tasks), "--only", "onset"], "it has no probes"),
+        (["--compute", "mma", "--schedule", str(tasks), "--resume", "--out", "x"], "it has no probes"),
+    ):
+        assert run(["run", "--backend", "sim", *extra]) == 2
+        assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The simulated device as others see it: node, Traces, determinism, faults."""
+"""The simulated device as others see it: node, Traces, determinism, faults; and the preset of exactly the fitted form."""
 
 from __future__ import annotations
 
@@ -25,25 +25,20 @@ def same(a: Trace, b: Trace) -> bool:
     return all(np.array_equal(getattr(a, n), getattr(b, n), equal_nan=True) for n in names) and a.sm_clock_mhz == b.sm_clock_mhz
 
 
-def test_it_is_a_device_and_says_that_it_is_simulated() -> None:
-    device: Device = SimDevice()
-    assert device.backend == "sim:h200-nv18-x2"
+@pytest.mark.parametrize(("preset", "gpus"), [("h200-nv18-x2", 2), ("h200-nvswitch-x8", 8)])
+def test_it_is_a_device_and_says_that_it_is_simulated(preset: str, gpus: int) -> None:
+    device: Device = SimDevice(preset)
+    assert device.backend == f"sim:{preset}"
     node = device.node()
-    assert node.pairs == ((0, 1), (1, 0))
+    assert len(node.pairs) == gpus * (gpus - 1)
     assert node.gpus[0].smids == tuple(range(132))
     assert "simulated" in node.gpus[0].name
     assert (node.timer_tick_ns, node.line_rate_gb_per_s, node.gpus[1].sm_clock_mhz) == (32.0, 478.1, 1980.0)
-    assert node.gpus[0].uuid is None
+    assert ("extrapolated" in PRESETS[preset].provenance) == (gpus == 8)
+    last = Schedule((Burst(512 * 64),), 132, 1, source=gpus - 1, destination=0)
+    assert next(device.measure([Execution(last)])).issue_cycles.mean() > 5000
     device.close()
     device.close()
-
-
-def test_eight_gpus_have_56_pairs_and_say_that_they_are_extrapolated() -> None:
-    device = SimDevice("h200-nvswitch-x8")
-    assert len(device.node().pairs) == 56
-    assert "extrapolated" in PRESETS["h200-nvswitch-x8"].provenance
-    trace = next(device.measure([Execution(Schedule((Burst(512 * 64),), 132, 1, source=7, destination=3))]))
-    assert trace.issue_cycles.mean() > 5000
 
 
 def test_clocks_are_whole_cycles_and_whole_ticks() -> None:
@@ -68,22 +63,13 @@ def test_a_trace_does_not_depend_on_order_or_company() -> None:
     for a, b in zip(forward, backward, strict=True):
         assert same(a, b)
     assert same(forward[0], one(ISOLATED, seed=5, process=1))
-
-
-def test_repetitions_seeds_and_processes_differ_a_little() -> None:
+    assert forward[2].smids.tolist() == [3, 4, 90]
     base = one(ISOLATED).issue_cycles.mean()
     for other in (one(ISOLATED, repetition=1), one(ISOLATED, seed=1), one(ISOLATED, process=1)):
         assert 0 < abs(other.issue_cycles.mean() / base - 1) < 0.05
-
-
-def test_repetitions_repeat_as_the_hardware_does() -> None:
-    traces = list(SimDevice().measure([Execution(ISOLATED, r) for r in range(40)]))
-    means = np.array([t.issue_cycles.mean() for t in traces])
-    assert 0.001 < means.std() / means.mean() < 0.02
-
-
-def test_one_warp_that_never_stalls_is_exact() -> None:
-    assert set(np.unique(one(Schedule((Burst(512 * 8),), 8, 1)).issue_cycles)) == {224.0}
+    means = [t.issue_cycles.mean() for t in SimDevice().measure([Execution(ISOLATED, r) for r in range(40)])]
+    assert 0.001 < np.std(means) / np.mean(means) < 0.02, "they repeat as the hardware does"
+    assert set(np.unique(one(Schedule((Burst(512 * 8),), 8, 1)).issue_cycles)) == {224.0}, "one warp that never stalls is exact"
 
 
 def test_fences_cost_a_round_trip_more_after_a_saturating_burst_and_less_when_empty() -> None:
@@ -118,25 +104,10 @@ def test_the_timeline_has_every_store_and_shows_the_onset() -> None:
     assert one(Schedule((Burst(0),), 4, 2), timeline=True).timeline_cycles.shape == (4, 2, 0)
 
 
-def test_explicit_smids_and_placement_matter() -> None:
-    group = PRESETS["h200-nv18-x2"].groups[0]
-    crowded = tuple(sorted(2 * p for sub in group for p in sub))
-    spread = tuple(range(0, 132, 132 // len(crowded)))[: len(crowded)]
-    size = 512 * 4 * 200
-    one_group = one(Schedule((Burst(size),), crowded, 4))
-    assert one_group.smids.tolist() == list(crowded)
-    assert one_group.issue_cycles.shape[1] == len(one(Schedule((Burst(size),), spread, 4)).smids)
-
-
-@pytest.mark.parametrize(
-    "schedule", [Schedule((Burst(512),), 133), Schedule((Burst(512),), (0, 132)), Schedule((Burst(512),), 1, destination=2)]
-)
-def test_what_the_node_lacks_is_refused(schedule: Schedule) -> None:
-    with pytest.raises(UsageError):
-        next(SimDevice().measure([Execution(schedule)]))
-
-
-def test_bad_construction_is_refused() -> None:
+def test_what_the_node_lacks_and_bad_construction_are_refused() -> None:
+    for lacking in (Schedule((Burst(512),), 133), Schedule((Burst(512),), (0, 132)), Schedule((Burst(512),), 1, destination=2)):
+        with pytest.raises(UsageError):
+            next(SimDevice().measure([Execution(lacking)]))
     with pytest.raises(UsageError, match="no preset 'h100'"):
         SimDevice("h100")
     with pytest.raises(UsageError):
@@ -169,6 +140,9 @@ def test_throttling_shows_in_clock_and_status() -> None:
     device = SimDevice(faults=Faults(throttle_after=2))
     traces = list(device.measure([Execution(ISOLATED, r) for r in range(4)]))
     assert [t.status for t in traces] == ["ok", "ok", "throttled", "throttled"]
+    ramping = list(SimDevice().measure([Execution(ISOLATED, r, "warmup") for r in range(5)]))
+    assert {t.status for t in ramping} == {"warmup"}
+    assert min(t.sm_clock_mhz for t in ramping) < 1960
     assert traces[3].sm_clock_mhz == pytest.approx(0.7 * 1980, rel=1e-3)
     assert traces[0].sm_clock_mhz == pytest.approx(1980, rel=1e-3)
     assert "MHz" in traces[3].detail
@@ -186,26 +160,16 @@ def test_a_slow_link_is_slow_in_its_own_direction() -> None:
     assert there / back == pytest.approx(2.0, rel=0.1)
 
 
-def test_an_error_in_the_middle_keeps_what_came_before() -> None:
+def test_an_error_in_the_middle_keeps_what_came_before_and_a_pair_without_access_is_named() -> None:
     device = SimDevice(faults=Faults(error_after=3))
     traces = device.measure([Execution(ISOLATED, r) for r in range(6)])
     assert [next(traces).status for _ in range(3)] == ["ok", "ok", "ok"]
     with pytest.raises(PairError, match="GPU 0"):
         next(traces)
-
-
-def test_a_pair_without_peer_access_is_reported_with_its_reason() -> None:
     device = SimDevice(faults=Faults(unusable={(0, 1): "no NVLink"}))
-    assert device.node().pairs == ((1, 0),)
-    assert device.node().unusable == {"0>1": "no NVLink"}
+    assert (device.node().pairs, device.node().unusable) == (((1, 0),), {"0>1": "no NVLink"})
     with pytest.raises(PairError, match="no NVLink"):
         device.verify(0, 1)
-
-
-def test_warm_ups_are_marked_and_clocks_are_still_ramping() -> None:
-    traces = list(SimDevice().measure([Execution(ISOLATED, r, "warmup") for r in range(5)]))
-    assert {t.status for t in traces} == {"warmup"}
-    assert min(t.sm_clock_mhz for t in traces) < 1960
 
 
 def test_many_bursts_at_once_stay_within_memory() -> None:
@@ -218,3 +182,50 @@ def test_many_bursts_at_once_stay_within_memory() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 200e6
+
+
+FITTED = SimDevice("burst-gap", seed=3)
+assert FITTED.truth is not None
+TRUTH = FITTED.truth
+
+
+def mean_of(schedule: Schedule, n: int = 60) -> np.ndarray:
+    traces = list(FITTED.measure([Execution(schedule, r) for r in range(n)]))
+    summary = traces[0].summary()  # the makespan is as unbiased as the mean
+    assert summary["makespan_ns"][0] * 1.98 == pytest.approx(summary["issue_mean_cycles"][0], rel=1e-9)
+    return np.mean([t.issue_cycles.mean(axis=1) for t in traces], axis=0)
+
+
+def test_isolated_bursts_follow_the_law() -> None:
+    for stores in (8, 30, 200):
+        t0 = TRUTH.t0_base_cycles + TRUTH.t0_cycles_per_store * stores
+        law = max(t0, (132 * (512 * stores - TRUTH.capacity_bytes)) / (TRUTH.drain_gb_per_s / 1.98))
+        assert mean_of(Schedule((Burst(512 * stores),), 132, 1))[0] == pytest.approx(law, rel=0.005)
+
+
+def test_periodic_bursts_follow_the_law_on_both_branches() -> None:
+    size, volume = 512 * 64, 132 * 512 * 64
+    for gap in (0, 9000, 50_000):
+        s = Schedule(tuple(Burst(size, gap_cycles=gap) for _ in range(6)), 132, 1, start="free")
+        law = max(TRUTH.t0_cycles(1, np.float64(64)), volume / (TRUTH.drain_gb_per_s / 1.98) - gap)
+        assert mean_of(s)[1:] == pytest.approx(law, rel=0.006)
+
+
+def test_noise_is_multiplicative_seeded_and_of_the_stated_size() -> None:
+    s = Schedule((Burst(512 * 200),), 132, 1)
+    device = SimDevice("burst-gap", seed=1)
+    values = np.array([t.issue_cycles.mean() for t in device.measure([Execution(s, r) for r in range(400)])])
+    assert np.log(values).std() == pytest.approx(TRUTH.noise, rel=0.12)
+    assert (device.backend, SimDevice().truth) == ("sim:burst-gap", None)
+    again = next(SimDevice("burst-gap", seed=1).measure([Execution(s, 7)]))
+    assert again.issue_cycles.mean() == values[7]
+
+
+def test_timed_bursts_stall_when_the_period_is_too_short() -> None:
+    size = 512 * 64
+    boundary = 132 * size / 372.0  # ns
+    short, long = (
+        mean_of(Schedule(tuple(Burst(size, start_ns=int(f * boundary) * i) for i in range(6)), 132, 1, start="timed"), 5)
+        for f in (0.8, 1.5)
+    )
+    assert short[3:].min() > 5 * long[3:].max()

@@ -1,12 +1,9 @@
-"""A kernel whose warps do not meet between bursts: seen in its stamps, kept in files, flagged by predict, not executed, judged apart."""
+"""A kernel whose warps do not meet: seen in its stamps, kept in files, flagged by predict, not executed, judged apart."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +11,17 @@ from typing import Any
 import h200
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from xstage_bench.cli import run
 from xstage_bench.device.cuda import layout
 from xstage_bench.device.sim.device import SimDevice
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.measure.stamps.layout import from_csv
+from xstage_bench.measure.stamps.layout import (
+    from_csv,
+)
 from xstage_bench.measure.stamps.record import read_traces, record_traces
 from xstage_bench.measure.stamps.schedule import trace_of
 from xstage_bench.model.document import load_model
-from xstage_bench.model.predict import predict_all
 from xstage_bench.model.prediction import APART
 from xstage_bench.model.validate import validate
 from xstage_bench.record.reader import load_run, schedules_of
@@ -34,10 +31,9 @@ from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
 from xstage_bench.schedule.scenes import Scene
 
-ROOT = Path(__file__).parent.parent
-MODEL = h200.MODEL
-APART_SCHEDULE = Schedule((Burst(32768), Burst(32768, 2000)), 132, 4, start="free", warps_meet=False)
+ROOT = Path(__file__).parents[2]
 STAMPS = "smid,block,warp,kind,start_clock,end_clock,start_ns,end_ns,bytes\n"
+APART_SCHEDULE = Schedule((Burst(32768), Burst(32768, 2000)), 132, 4, start="free", warps_meet=False)
 
 
 def stamps(*warps: list[tuple[int, int]], sms: int = 1, size: int = 512) -> bytes:
@@ -45,11 +41,6 @@ def stamps(*warps: list[tuple[int, int]], sms: int = 1, size: int = 512) -> byte
     every = itertools.product(range(sms), enumerate(warps))
     rows = [f"{sm},{sm},{w},burst,{a},{b},{a},{b},{size}\n" for sm, (w, mine) in every for a, b in mine]
     return (STAMPS + "".join(rows)).encode()
-
-
-def call(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "xstage_bench", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
@@ -77,17 +68,13 @@ def test_one_sm_and_one_launch_are_enough(tmp_path: Path) -> None:
     both = [tmp_path / "0.csv", tmp_path / "1.csv"]
     assert [t.schedule.warps_meet for t in read_traces(both)] == [False, False]
     assert [t.schedule.warps_meet for t in read_traces(both[:1])] == [True]
+    recorded = read_traces([ROOT / "tests" / "data" / "tiles.npz"])  # its kernel has a barrier after every burst
+    assert all(t.schedule.warps_meet for t in recorded)
 
 
-def test_the_recorded_example_has_warps_that_meet() -> None:
-    """Its kernel has a barrier after every burst; the stamps need no GPU to be read again."""
-    assert all(t.schedule.warps_meet for t in read_traces([Path(__file__).parent / "data" / "tiles.npz"]))
-
-
-@given(cell=st.sampled_from(["true", "True", "FALSE", "false", "", " true ", "1", "yes", "no"]))
-@settings(deadline=None)
-def test_a_cell_is_true_false_or_empty(tmp_path_factory: pytest.TempPathFactory, cell: str) -> None:
-    path = tmp_path_factory.getbasetemp() / "meet.csv"
+@pytest.mark.parametrize("cell", ["true", "True", "FALSE", "false", "", " true ", "1", "yes", "no"])
+def test_a_cell_is_true_false_or_empty(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "meet.csv"
     path.write_text(f"producers,start,warps_meet,bytes\n4,free,{cell},512\n")
     if cell.strip().lower() in ("true", "false", ""):
         assert load_bursts(path)[0].warps_meet is (cell.strip().lower() != "false")
@@ -97,55 +84,46 @@ def test_a_cell_is_true_false_or_empty(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_nothing_executes_it() -> None:
-    with pytest.raises(UsageError, match="cannot be executed") as caught:
-        layout.check(APART_SCHEDULE, range(132))
-    assert "predict" in (caught.value.hint or "")
-    layout.check(replace(APART_SCHEDULE, warps_meet=True), range(132))
-    device = SimDevice(seed=0)
-    with pytest.raises(UsageError, match="cannot be executed"):
-        list(device.measure([Execution(APART_SCHEDULE)]))
-    assert len(list(device.measure([Execution(replace(APART_SCHEDULE, warps_meet=True))]))) == 1
-    for refuses in (lambda: Scene((APART_SCHEDULE,)), lambda: tasks_of_bursts(APART_SCHEDULE)):
-        with pytest.raises(UsageError, match="cannot be executed"):
-            refuses()
+    for executes in (
+        lambda s: layout.check(s, range(132)),
+        lambda s: list(SimDevice(seed=0).measure([Execution(s)])),
+        lambda s: Scene((s if s is APART_SCHEDULE else replace(s, bursts=s.bursts[:1], start="isolated"),)),
+        tasks_of_bursts,
+    ):
+        with pytest.raises(UsageError, match="cannot be executed") as caught:
+            executes(APART_SCHEDULE)
+        assert "predict" in (caught.value.hint or "")
+        executes(replace(APART_SCHEDULE, warps_meet=True))
 
 
-def test_both_forms_flag_it_for_a_real_pair() -> None:
-    model, meet = load_model(MODEL), replace(APART_SCHEDULE, warps_meet=True)
-    for form in ("node", "burst_gap"):
-        flagged, usual = predict_all(model, [APART_SCHEDULE, meet], form=form)  # type: ignore[arg-type]
-        assert (flagged.model, flagged.in_calibrated_range.tolist(), flagged.notes[:1]) == (form, [True, False], (APART,))
-        assert (usual.in_calibrated_range.tolist(), APART in usual.notes) == ([True, True], False)
-
-
-def test_the_command_line(tmp_path: Path) -> None:
+def test_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Stamps in, the flag in the schedule file, in predict's document and on stderr; run refuses, validate keeps it out of its models."""
+
+    def call(code: int, *words: object) -> tuple[str, str]:
+        assert run([str(w) for w in words]) == code
+        return tuple(capfd.readouterr())
+
     warps: list[list[tuple[int, int]]] = [[(9000 * i + w, 9000 * i + 8000 + 1500 * (w == 3)) for i in range(4)] for w in range(4)]
     (tmp_path / "apart.csv").write_bytes(stamps(*warps, sms=132, size=8192))
-    schedule, run = tmp_path / "apart.json", tmp_path / "run"
-    done = call("import", tmp_path / "apart.csv", "--schedule", schedule, "--out", run, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["warps_meet"] is False
-    assert json.loads(schedule.read_text())["schedules"][0]["warps_meet"] is False
+    schedule, folder = tmp_path / "apart.json", tmp_path / "run"
+    out, _ = call(0, "import", tmp_path / "apart.csv", "--schedule", schedule, "--out", folder, "--json")
+    assert json.loads(out)["warps_meet"] is json.loads(schedule.read_text())["schedules"][0]["warps_meet"] is False
 
-    done = call("predict", MODEL, schedule, "--json")
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)["schedules"]
+    out, err = call(0, "predict", h200.MODEL, schedule, "--json")
+    (found,) = json.loads(out)["schedules"]
     assert found["notes"][0] == APART
     assert [b["in_calibrated_range"] for b in found["bursts"]] == [True, False, False, False]
-    assert APART in " ".join(done.stderr.split())
+    assert APART in " ".join(err.split())
 
-    done = call("run", "--schedule", schedule, "--backend", "sim", "--compute", "spin", "--out", tmp_path / "replay")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "cannot be executed" in done.stderr
+    out, err = call(2, "run", "--schedule", schedule, "--backend", "sim", "--compute", "spin", "--out", tmp_path / "replay")
+    assert out == ""
+    assert "cannot be executed" in err
     assert not (tmp_path / "replay").exists()
 
-    done = call("validate", run, "--model", MODEL, "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = json.loads(call(0, "validate", folder, "--model", h200.MODEL, "--json")[0])
     assert document["models"] == []
     assert {(m["model"], m["n_bursts"]) for m in document["warps_apart"]} >= {("node", 4), ("burst_gap", 4)}
-    assert "node, warps apart" in call("validate", run, "--model", MODEL).stdout
+    assert "node, warps apart" in call(0, "validate", folder, "--model", h200.MODEL)[0]
 
 
 def test_held_out_schedules_of_both_kinds_are_scored_by_themselves(tmp_path: Path) -> None:
@@ -158,7 +136,7 @@ def test_held_out_schedules_of_both_kinds_are_scored_by_themselves(tmp_path: Pat
         tables.append(load_run(tmp_path / f"run{i}").samples())
     assert [s.warps_meet for t in tables for s in schedules_of(t).values()] == [True, False]
     pandas = pytest.importorskip("pandas")
-    model = load_model(MODEL)
+    model = load_model(h200.MODEL)
     both, alone = validate(model, pandas.concat(tables)), validate(model, tables[0])
     assert both.models == alone.models
     assert [m.n_schedules for m in both.warps_apart] == [1] * 2

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from sass import kernels as kernels_of
 from sass import unordered
+from static_facts import holds, mirrored
 
 from xstage_bench.device.cuda import visibility
 from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel
-from xstage_bench.io.assets import asset_dir
 from xstage_bench.schedule.watches import FORMATS, METHODS, MODES
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -21,23 +20,16 @@ CLOCK = r"SR_CLOCKLO"
 FENCE = r"MEMBAR\.(ALL|SC)\.(GPU|SYS)"
 
 
-def kernels(arch: str) -> dict[str, list[str]]:
-    """Machine code of each kernel, one instruction or label a line."""
-    return kernels_of(compile_kernel("visibility.cu", arch, cache=False))
-
-
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def code(request: pytest.FixtureRequest) -> dict[str, list[str]]:
-    return kernels(request.param)
+    found = kernels_of(compile_kernel("visibility.cu", request.param, cache=False))
+    assert set(found) == {"xstage_vis_produce", "xstage_vis_respond", "xstage_vis_probe"}
+    assert not [line for lines in found.values() for line in lines if re.search(r"\b(LDL|STL)", line)], "none spills"
+    return found
 
 
 def at(lines: list[str], pattern: str) -> list[int]:
     return [i for i, line in enumerate(lines) if re.search(pattern, line)]
-
-
-def test_there_are_three_kernels_and_none_spills(code: dict[str, list[str]]) -> None:
-    assert set(code) == {"xstage_vis_produce", "xstage_vis_respond", "xstage_vis_probe"}
-    assert not [line for lines in code.values() for line in lines if re.search(r"\b(LDL|STL)", line)]
 
 
 def test_the_backlog_is_four_plain_stores_and_one_stamp(code: dict[str, list[str]]) -> None:
@@ -68,9 +60,8 @@ def test_every_way_to_set_a_flag_lies_between_two_clock_reads(code: dict[str, li
         if len(flags) == 1 and len(fences) <= 1:
             kind = "RED" if "RED" in flags[0] else "STG"
             seen.add((fences[0] if fences else "", kind))
-    want = {("", "STG"), ("MEMBAR.ALL.GPU", "STG"), ("MEMBAR.ALL.SYS", "STG"), ("MEMBAR.SC.SYS", "STG")}
-    assert want <= seen
-    assert {("MEMBAR.ALL.GPU", "RED"), ("MEMBAR.ALL.SYS", "RED")} <= seen
+    released = {(fence, kind) for fence in ("MEMBAR.ALL.GPU", "MEMBAR.ALL.SYS") for kind in ("STG", "RED")}
+    assert {("", "STG"), ("MEMBAR.SC.SYS", "STG"), *released} <= seen
     assert len(METHODS) == 6
 
 
@@ -96,52 +87,16 @@ def test_messages_are_sixteen_byte_stores_and_loads(code: dict[str, list[str]]) 
     assert at(code["xstage_vis_respond"], r"LDG\.E\.64\.STRONG\.SYS"), "flag and command arrive in one load"
 
 
-def test_the_host_mirrors_the_structs() -> None:
-    text = (asset_dir("cuda") / "visibility.cuh").read_text()
-    pairs = {"Plan": visibility.PLAN, "Delay": visibility.DELAY, "IssueStamp": visibility.ISSUE_STAMP, "PingStamp": visibility.PING_STAMP}
-    for name, dtype in {**pairs, "Found": visibility.FOUND}.items():
-        body = re.search(rf"struct {name} {{.*?\n(.*?)\n}};", text, re.S)
-        assert body, name
-        fields = [(n.strip(), kind) for kind, names in re.findall(r"(u32|u64) ([^;]+);", body.group(1)) for n in names.split(",")]
-        assert fields == [(n, "u64" if dtype[n].itemsize == 8 else "u32") for n in dtype.names or ()], name
-        assert dtype.itemsize == sum(8 if kind == "u64" else 4 for _, kind in fields)
-
-
-def test_the_host_knows_where_the_shared_words_lie() -> None:
-    """Offsets by the rules of C++: alignas(128) starts a line."""
-    text = (asset_dir("cuda") / "visibility.cuh").read_text()
-    sizes = {"u32": 4, "u64": 8, "char": 1}
-    constants = {"MAX_WARPS": 16}
-    places: dict[str, dict[str, int]] = {}
-    totals = {}
-    for name in ("SourceBox", "DestinationBox"):
-        body = re.search(rf"struct {name} {{\n(.*?)\n}};", text, re.S)
-        assert body
-        offset, places[name] = 0, {}
-        for aligned, kind, names in re.findall(r"(alignas\(128\) )?(u32|u64|char) ([^;]+);", body.group(1)):
-            for field in names.split(","):
-                found = re.match(r"\s*(\w+)(?:\[([^\]]+)\])?", field)
-                assert found
-                step = 128 if aligned else sizes[kind]
-                offset = -(-offset // step) * step
-                places[name][found.group(1)] = offset
-                count = int(np.prod([constants.get(p.strip(), 0) or int(p) for p in (found.group(2) or "1").split("*")]))
-                offset += sizes[kind] * count
-        totals[name] = -(-offset // 128) * 128
-    assert places["SourceBox"]["clock"] == 0
-    assert places["SourceBox"]["timer_ns"] == visibility.CLOCKS.fields["timer_ns"][1]  # type: ignore[index]
-    assert (places["SourceBox"]["abort"], places["SourceBox"]["prober"]) == (visibility.ABORT_AT, visibility.PROBER_AT)
-    assert totals["SourceBox"] <= visibility.BOX_BYTES
-    assert totals["DestinationBox"] <= visibility.DESTINATION_BOX_BYTES
-    assert places["DestinationBox"]["ping"] % 8 == 0
-    assert places["DestinationBox"]["command"] == places["DestinationBox"]["ping"] + 4
-    assert places["DestinationBox"]["message"] % 128 == 0, "else no message is aligned to lines"
-
-
-def test_the_numbers_of_modes_methods_and_formats_are_the_kernels() -> None:
-    folder = asset_dir("cuda")
-    text = (folder / "visibility.cuh").read_text() + (folder / "messages.cuh").read_text()
+def test_the_host_has_the_structs_and_numbers_of_the_kernels() -> None:
+    structs = {"Plan": visibility.PLAN, "Delay": visibility.DELAY, "IssueStamp": visibility.ISSUE_STAMP, "PingStamp": visibility.PING_STAMP}
+    facts: dict[str, int] = {}
+    for name, dtype in {**structs, "Found": visibility.FOUND}.items():
+        facts |= mirrored(name, dtype)
     for names in (MODES, METHODS, tuple(FORMATS)):
-        for number, name in enumerate(names):
-            word = name.upper().replace(".", "_")
-            assert re.search(rf"\b{word} = {number}\b", text), word
+        facts |= {name.upper().replace(".", "_"): number for number, name in enumerate(names)}
+    shared = {"clock": 0, "timer_ns": visibility.CLOCKS.fields["timer_ns"][1], "abort": visibility.ABORT_AT, "prober": visibility.PROBER_AT}  # type: ignore[index]
+    facts |= {f"__builtin_offsetof(SourceBox, {word})": offset for word, offset in shared.items()}
+    facts |= {f"(sizeof(SourceBox) <= {visibility.BOX_BYTES})": 1, f"(sizeof(DestinationBox) <= {visibility.DESTINATION_BOX_BYTES})": 1}
+    ping, command, message = (f"__builtin_offsetof(DestinationBox, {word})" for word in ("ping", "command", "message"))
+    facts |= {f"{ping} % 8": 0, f"{command} - {ping}": 4, f"{message} % 128": 0}  # one 8-byte load; messages aligned to lines
+    holds("messages.cuh", facts)
