@@ -4,7 +4,7 @@
 
 static constexpr u32 POISON = 0xffff;  // a bf16 that no result can be: memory is set to bytes of 0xff
 
-struct CheckPlan {  // mirrored by CHECK_PLAN in xstage_bench/fused/ulysses/check.py
+struct CheckPlan {  // mirrored by CHECK_PLAN in xstage_bench/kernels/attention/check.py
   u64 q, k, v, out[16], sums;
   u32 seq, heads, keys_heads, rows_per_owner, heads_total, head_first, row_first, row_step;
   float scale;

@@ -42,7 +42,7 @@ static constexpr u32 THREADS = WARPGROUP * (CONSUMERS + 1);
 static constexpr u32 CONSUMER_WARPS = 4 * CONSUMERS;
 static constexpr u32 MAX_OWNERS = 16;
 
-struct AttentionPlan {  // mirrored by PLAN in xstage_bench/fused/ulysses/attention.py; the launch's only parameter
+struct AttentionPlan {  // mirrored by PLAN in xstage_bench/kernels/attention/attention.py; the launch's only parameter
   TensorMap q, k, v;
   TensorMap out_map[MAX_OWNERS];
   u64 out[MAX_OWNERS];    // each owner's output: rows of all heads

@@ -1,4 +1,4 @@
-// What makes a burst's stores readable by others, and by whom it is executed. xstage_bench/completion.py numbers them alike.
+// What makes a burst's stores readable by others, and by whom it is executed. xstage_bench/schedule/completion.py numbers them alike.
 #pragma once
 
 #include "stamps.cuh"

@@ -1,5 +1,5 @@
 // One operation of each flavour. The macros name the one that burst.cu is compiled for (xstage_bench/device/cuda/variant.py sets them);
-// a new flavour is one function here, or in a file of the user's own, and one entry in xstage_bench/flavour.py.
+// a new flavour is one function here, or in a file of the user's own, and one entry in xstage_bench/schedule/flavour.py.
 //
 // volatile and the memory clobber keep the operations between the clock reads and in program order; the SASS test proves that they are.
 #pragma once

@@ -1,6 +1,6 @@
 // Where operation `slot` of a warp goes inside its producer's window, and which lanes take part. The same function places and verifies.
 //
-// A *piece* is what is placed and checked at once: the bytes of one lane, or 16 bytes of a bulk copy. xstage_bench/layouts.py is the table.
+// A *piece* is what is placed and checked at once: the bytes of one lane, or 16 bytes of a bulk copy. xstage_bench/schedule/layouts.py is the table.
 #pragma once
 
 #include "flavours.cuh"

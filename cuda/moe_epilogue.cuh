@@ -128,7 +128,7 @@ struct Scales {
 };
 
 // Gate and up of eight columns lie in neighbouring groups, so both are in this thread. FP8 activations keep the order in which
-// a thread holds them; the second linear layer's weights are permuted likewise (xstage_bench/fused/moe/numbers.py).
+// a thread holds them; the second linear layer's weights are permuted likewise (xstage_bench/kernels/moe/numbers.py).
 static __device__ __forceinline__ void swiglu(const MoePlan &plan, u32 staging, const Facts &facts, const Scales &scales, const float (&d)[HALF], const Task &task, u32 half, u32 warp,
                                               u32 lane) {
   const u32 row = (lane & 7) + (lane & 8), first = task.block * TILE + half * HALF + 16 * warp;

@@ -34,7 +34,7 @@ static constexpr u32 NO_ROW = 0xffffffffu;           // padding, or a masked slo
 static constexpr u32 TURN = 1, GROUP_BARRIER = 3, CONSUMER_BARRIER = 5;  // named barriers; the first two: one for each group
 static constexpr u32 PULLERS = 2, PULL_DEPTH = 2, PULL_BYTES = 4096;
 
-struct MoePlan {  // mirrored by PLAN in xstage_bench/fused/moe/build.py; the launch's only parameter
+struct MoePlan {  // mirrored by PLAN in xstage_bench/kernels/moe/build.py; the launch's only parameter
   TensorMap rows, w1, act, w2;
   u64 tasks, first;                 // words of all CTAs, and where each CTA's begin
   u64 block_expert, block_rows;     // of each block of 128 rows

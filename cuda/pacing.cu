@@ -11,7 +11,7 @@ static constexpr u32 FIXED = 1;  // `depth` works, then their bursts, and so on;
 static constexpr u32 PACED = 2;  // the next burst unless it would stall less later, another work then, while at most `depth` bursts wait
 static constexpr u32 COMPUTE = 0, STORE = 1;
 
-struct Step {  // mirrored by STEP in xstage_bench/device/cuda/pacing.py
+struct Step {  // mirrored by STEP in results/h200-x2/pacer/pacing.py
   u32 work, stores, start_ns, pad;  // cycles of spinning, or rounds of mma
 };
 struct Report {  // mirrored by REPORT: of one producer and burst, SM clock after the common start

@@ -1,7 +1,7 @@
 // The replay: executes one TaskSchedule, tensor-core work and stores with the waits between them, and stamps every task.
 //
 // One CTA per SM; a table says by %smid which list of tasks an SM has. Lists and stamps are in shared memory for the whole execution. Both
-// GPUs of a schedule that runs both ways start together. results/h200-x2/replay; xstage_bench/task_schedule.py has the meaning of each column.
+// GPUs of a schedule that runs both ways start together. results/h200-x2/replay; xstage_bench/schedule/tasks.py has the meaning of each column.
 #include "task_parts.cuh"
 
 // One warp's part of its role's tasks. Everything that a task needs is in registers, and its event has happened, before its turn.

@@ -2,7 +2,7 @@
 // afterwards, its permutation, and the communication SMs that work beside an attention.
 #include "stamps.cuh"
 
-struct Piece {  // mirrored by PIECE in xstage_bench/fused/ulysses/transfer.py
+struct Piece {  // mirrored by PIECE in xstage_bench/kernels/attention/transfer.py
   u64 from, to, flag;  // flag: a word that must have reached the launch's epoch, or 0
   u32 rows, row_bytes, from_pitch, to_pitch;
 };

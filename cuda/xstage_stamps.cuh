@@ -25,7 +25,7 @@
 
 namespace xstage {
 
-struct StampFile {  // mirrored by FILE in xstage_bench/stamps/layout.py, as are the others
+struct StampFile {  // mirrored by FILE in xstage_bench/measure/stamps/layout.py, as are the others
   unsigned magic, version, slots, records, reserved[12];
 };
 struct StampSlot {
