@@ -222,37 +222,6 @@ def error_table(preset: Preset, data: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["mode", "target", "warps", "rows", "median_%", "p90_%", "p95_%"])
 
 
-def law_bias(preset: Preset) -> pd.DataFrame:
-    """Fit issue = max(T0, (V - Q)/R) to isolated bursts of the simulator, per (K, W), with T0 known: what the law makes of a richer model.
-
-    Returns
-    -------
-    DataFrame
-        Capacity per SM and drain rate as fitted on the mean over producers, drain rate by the slope of the slowest producer, and the law's
-        median and 95th percentile error in per cent.
-    """
-    out = []
-    stores = np.array([1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512])
-    for k in (12, 16, 24, 32, 48, 64, 96, 132):
-        for warps in (1, 4, 16):
-            schedules = [Schedule((Burst(int(n) * warps * 512),), k, warps) for n in stores]
-            courses = run(preset, schedules, Conditions())
-            mean, last = (np.array([f(c.issue()[0]) for c in courses]) for f in (np.mean, np.max))
-            free, size = np.array([c.free[0] for c in courses]), stores * warps * 512.0
-
-            def law(x: Array, k: int = k, free: Array = free, size: Array = size) -> Array:
-                return np.asarray(np.maximum(free, k * (size - 1e3 * x[1]) / (x[0] / preset.sm_clock_mhz * 1e3)))
-
-            def cost(x: Array, law: Callable[[Array], Array] = law, mean: Array = mean) -> float:
-                return float(np.abs(np.log(np.maximum(law(x), 1.0) / mean)).sum())
-
-            found = minimize(cost, [preset.link_gb_per_s, 19.0], method="Nelder-Mead", options={"maxfev": 600})
-            error = 100 * np.abs(law(found.x) / mean - 1)
-            slope = k * (size[-1] - size[-2]) / (last[-1] - last[-2]) * preset.sm_clock_mhz / 1e3
-            out.append((k, warps, found.x[1], found.x[0], slope, np.median(error), np.percentile(error, 95)))
-    return pd.DataFrame(out, columns=["K", "W", "Q_kB", "R_mean", "R_makespan", "median_%", "p95_%"])
-
-
 def main() -> None:
     """Parse the command line, fit what is asked, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -262,11 +231,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=250)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--restart", action="store_true", help="anneal the tree from random labels")
-    parser.add_argument("--law", action="store_true", help="print what the three-parameter law makes of the simulator, and stop")
     args = parser.parse_args()
-    if args.law:
-        print(law_bias(PRESETS[args.preset]).to_string(index=False, float_format="%.1f"))
-        return
     data = pd.read_csv(args.data or asset_dir("results") / "reference" / "h200-clean" / "clean-thinned.csv.gz")
     data = data[~data.duplicated([*KEYS, "burst"])]
     preset = PRESETS[args.preset]

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/claims"))
-
 from node_scores import NodeScore, score_node
 
 from xstage_bench.errors import DataError

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from alike import assert_alike
 from check_claims import ROOT
+from node_scores import score_node
+from onsets import onset_readings
 from recordings import HERE, PATHS, Row, document
 from tables import load
-from xstage_bench.model.node.evaluate import score_node
-from xstage_bench.model.node.onset import onset_readings
 
 from xstage_bench.judge.compare import Side, compare, load_reference, load_side
 from xstage_bench.measure.probe import load_probes

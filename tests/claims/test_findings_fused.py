@@ -12,9 +12,9 @@ import h200
 import numpy as np
 import pytest
 from check_claims import ROOT
+from published_node import X_STAGE, published_model
 from recordings import HERE, PATHS, Row, document
 from tables import load
-from xstage_bench.model.published import X_STAGE, published_model
 
 from xstage_bench.io.json_file import read_json
 from xstage_bench.kernels.attention.document import read_folder
@@ -71,7 +71,7 @@ def test_todays_predictor_on_workloads_that_were_replayed() -> None:
         executed = load_tasks(path)
     some = {s.key() for s in executed[::7]}
     found["rows"] = [row for row in found["rows"] if row["key"] in some]
-    got = with_predictions(found, executed, predictor(find_model(PATHS["replay"].parent / "model.json"), found))
+    got = with_predictions(found, executed, predictor(find_model(PATHS["profile"]), found))
     assert got["prediction"]["n"] == len(some)
     assert got["prediction"]["total_median_error"] < 0.05
     assert got["prediction"]["total_largest_error"] < 0.13

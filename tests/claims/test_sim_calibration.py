@@ -5,20 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from calibrate_simulator import schedule_of
 
 from xstage_bench.device.sim import SimDevice
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
 
-KEYS = ["mode", "target", "sms", "warps", "stores", "period_ns"]
+KEYS = ["mode", "target", "sms", "warps", "stores", "gap_cycles", "period_ns"]
 REPETITIONS = 3
-
-
-def schedule_of(mode: str, target: str, sms: int, warps: int, stores: int, period: int, bursts: int) -> Schedule:
-    size, destination = int(stores * warps) * 512, 0 if target == "local" else 1
-    all_bursts = tuple(Burst(size, start_ns=int(period) * i) for i in range(bursts))
-    return Schedule(all_bursts, int(sms), int(warps), 0, destination, "isolated" if mode == "isolated" else "timed")
 
 
 @pytest.fixture(scope="module")

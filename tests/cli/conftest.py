@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from loaded import Loaded
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,18 @@ class Done:
     def document(self) -> dict[str, Any]:
         """The one JSON object on stdout, strictly parsed."""
         return strict(self.out)
+
+    def refused(self, code: int, words: str) -> None:
+        """It ended with this status, one clear line that holds `words`, a hint, and nothing on stdout."""
+        assert self.code == code, (self.code, self.err)
+        assert "Traceback" not in self.err
+        assert "internal error" not in self.err
+        lines = [line for line in self.err.splitlines() if line and not line.startswith(("SIMULATED: ", "measuring into "))]
+        assert len(lines) == 2, self.err
+        assert lines[0].startswith("xstage: ")
+        assert lines[1].startswith("  try: ")
+        assert words in lines[0], lines[0]
+        assert self.out == ""
 
 
 def strict(text: str) -> dict[str, Any]:
