@@ -56,6 +56,8 @@ def tree(folder: Path) -> dict[str, int]:
 def test_a_run_that_is_none(xstage, run_copy, how, code, words, verb):
     target = spoil(run_copy, how)
     before = tree(run_copy.parent)
+    if (verb, how) == ("report", "a file"):  # which may be a document of a measurement
+        words = "holds no rows"
     xstage(verb, target, *READERS[verb]).refused(code, words)
     assert tree(run_copy.parent) == before
 
