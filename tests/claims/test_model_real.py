@@ -22,34 +22,29 @@ def samples_of(path: Path) -> pd.DataFrame:
     group = d.groupby(["mode", "target", "sms", "warps", "stores", "gap_cycles", "period_ns"], sort=False).ngroup()
     before = (d["issue_mean"] + d["gap_measured"].where(d["burst"] > 0, 0)).groupby(group).cumsum() - d["issue_mean"]
     start = np.where(timed, d["burst"] * d["period_ns"], np.where(periodic, before * 1e3 / CLOCK_MHZ, 0.0))
+    same = {
+        "kind": "measure", "source": 0, "flavour": "st.v4", "layout": "contiguous", "producer_set": "even", "process": 0, "repetition": 0,
+        "sm_clock_mhz": CLOCK_MHZ, "status": "ok",
+    }  # fmt: skip
     return pd.DataFrame(
         {
             "schedule": group.map("{:016x}".format),
             "probe": np.where(isolated, np.where(local, "local", "isolated"), d["mode"]),
-            "kind": "measure",
-            "source": 0,
             "destination": np.where(local, 0, 1),
-            "flavour": "st.v4",
-            "layout": "contiguous",
             "start": d["mode"].map({"isolated": "isolated", "periodic": "free", "timed": "timed"}),
             "producers": d["sms"],
-            "producer_set": "even",
             "warps": d["warps"],
             "burst": d["burst"],
             "bursts": np.select([timed, periodic], [32, 16], 1),
             "bytes": d["stores"] * d["warps"] * 512,
             "gap_cycles": np.where(periodic & (d["burst"] > 0), d["gap_cycles"], np.nan),
             "start_ns": np.where(timed, d["burst"] * d["period_ns"], np.nan),
-            "process": 0,
-            "repetition": 0,
             "issue_mean_cycles": d["issue_mean"],
             "issue_max_cycles": d["issue_max"],
             "gap_mean_cycles": np.where(periodic & (d["burst"] > 0), d["gap_measured"], np.nan),
             "start_mean_ns": start,
-            "sm_clock_mhz": CLOCK_MHZ,
-            "status": "ok",
         }
-    )
+    ).assign(**same)
 
 
 @pytest.fixture(scope="module")

@@ -66,34 +66,14 @@ def make_samples(truth: Truth, rng: np.random.Generator, stores: tuple[int, ...]
     spikes = (rng.random(shape) < truth.spike_probability) * rng.exponential(0.3, shape)
     cycles = (clean * np.exp(noise) * (1 + spikes)).ravel()
     process, repetition, size = (x.ravel() for x in np.indices(shape))
-    byte_count = np.array(stores)[size] * truth.warps * 512
-    return pd.DataFrame(
-        {
-            "schedule": [f"{s:016x}" for s in size],
-            "probe": "isolated",
-            "kind": "measure",
-            "source": 0,
-            "destination": 1,
-            "flavour": "st.v4",
-            "layout": "contiguous",
-            "start": "isolated",
-            "producers": truth.producers,
-            "producer_set": "even",
-            "warps": truth.warps,
-            "burst": 0,
-            "bursts": 1,
-            "bytes": byte_count,
-            "gap_cycles": np.nan,
-            "start_ns": np.nan,
-            "process": process,
-            "repetition": process * truth.repetitions + repetition,
-            "issue_mean_cycles": cycles,
-            "issue_max_cycles": cycles,
-            "gap_mean_cycles": np.nan,
-            "start_mean_ns": 0.0,
-            "status": "ok",
-        }
-    )
+    same = {
+        "probe": "isolated", "kind": "measure", "source": 0, "destination": 1, "flavour": "st.v4", "layout": "contiguous",
+        "start": "isolated", "producers": truth.producers, "producer_set": "even", "warps": truth.warps, "burst": 0, "bursts": 1,
+        "gap_cycles": np.nan, "start_ns": np.nan, "gap_mean_cycles": np.nan, "start_mean_ns": 0.0, "status": "ok",
+    }  # fmt: skip
+    rows = pd.DataFrame({"schedule": [f"{s:016x}" for s in size], "bytes": np.array(stores)[size] * truth.warps * 512})
+    repetitions = process * truth.repetitions + repetition
+    return rows.assign(**same, process=process, repetition=repetitions, issue_mean_cycles=cycles, issue_max_cycles=cycles)
 
 
 def simulate_samples(seed: int, replica: int) -> pd.DataFrame:

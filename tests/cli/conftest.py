@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loaded import Loaded
-
-ROOT = Path(__file__).parents[2]
+from loaded import PROFILE, Loaded, environ, strict
 
 
 @dataclass(frozen=True)
@@ -43,20 +41,6 @@ class Done:
         assert self.out == ""
 
 
-def strict(text: str) -> dict[str, Any]:
-    def refuse(word: str) -> None:
-        raise ValueError(f"{word} is not JSON")
-
-    value = json.loads(text, parse_constant=refuse)
-    assert isinstance(value, dict)
-    return value
-
-
-def environ(**changes: str) -> dict[str, str]:
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "XSTAGE", "DISPLAY"))}
-    return {**keep, "PYTHONPATH": str(ROOT), **changes}
-
-
 @pytest.fixture(scope="session")
 def loaded() -> Iterator[Loaded]:
     """The process that those of the calls are forked from."""
@@ -78,18 +62,6 @@ def python_c(loaded: Loaded) -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.CompletedProcess(code, *loaded.call([*map(str, words)], None, environ(**variables), code))
 
     return call
-
-
-@pytest.fixture(scope="session")
-def strictly() -> Callable[[str], dict[str, Any]]:
-    """Parse strict JSON."""
-    return strict
-
-
-@pytest.fixture(scope="session")
-def subprocess_environ() -> Callable[..., dict[str, str]]:
-    """The environment of a subprocess, without what would change its meaning."""
-    return environ
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Done]) -> tuple[Done, Path]:
@@ -119,15 +91,6 @@ def small_run(tmp_path_factory: pytest.TempPathFactory, xstage: Callable[..., Do
     fitted, folder = once(tmp_path_factory, "small", make)
     assert fitted.code == 0, fitted.err
     return folder
-
-
-PROFILE = ("--backend", "sim", "--quick", "--only", "isolated", "--only", "holdout", "--only", "timer", "--pairs", "0:1", "--seed", "7")
-
-
-@pytest.fixture(scope="session")
-def profile_words() -> tuple[str, ...]:
-    """The options of `profiled`."""
-    return PROFILE
 
 
 @pytest.fixture(scope="session")

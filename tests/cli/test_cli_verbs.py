@@ -11,11 +11,12 @@ import subprocess
 import sys
 
 import pytest
+from loaded import PROFILE, environ, strict
 
 from xstage_bench.model.document import digest, load_model
 
 
-def test_profile_makes_everything_and_says_that_it_is_simulated(profiled, strictly):
+def test_profile_makes_everything_and_says_that_it_is_simulated(profiled):
     done, folder = profiled
     names = {p.name for p in folder.iterdir()}
     assert {"manifest.json", "samples", "producers", "model.json", "validation.json", "figures", "report.html"} <= names
@@ -27,9 +28,9 @@ def test_profile_makes_everything_and_says_that_it_is_simulated(profiled, strict
     assert (
         250 < max(row["drain_gb_per_s"] or 0.0 for row in document["headline"]) < 478
     )  # the simulated link drains at most at its line rate
-    manifest = strictly((folder / "manifest.json").read_text())
+    manifest = strict((folder / "manifest.json").read_text())
     assert document["simulated"] is manifest["simulated"] is True
-    assert {strictly((folder / f"{name}.json").read_text())["backend"] for name in ("manifest", "model", "validation")} == {
+    assert {strict((folder / f"{name}.json").read_text())["backend"] for name in ("manifest", "model", "validation")} == {
         "sim:h200-nv18-x2"
     }
     assert "SIMULATED: backend sim:h200-nv18-x2" in done.err
@@ -39,7 +40,7 @@ def test_profile_makes_everything_and_says_that_it_is_simulated(profiled, strict
     assert "PATH" not in manifest["environment_before"]["variables"]
 
 
-def test_a_missing_number_is_null_in_every_file(profiled, strictly):
+def test_a_missing_number_is_null_in_every_file(profiled):
     def walk(value):
         if isinstance(value, dict | list):
             for part in value.values() if isinstance(value, dict) else value:
@@ -50,7 +51,7 @@ def test_a_missing_number_is_null_in_every_file(profiled, strictly):
     files = sorted(profiled[1].rglob("*.json"))
     assert len(files) >= 3
     for path in files:
-        walk(strictly(path.read_text()))
+        walk(strict(path.read_text()))
 
 
 def test_report_is_one_self_contained_page(profiled, xstage):
@@ -130,10 +131,10 @@ def test_export_agrees_with_the_samples(profiled, xstage):
     assert "smid" in producers.splitlines()[0]
 
 
-def test_a_run_can_be_replayed(profiled, profile_words, xstage, tmp_path):
+def test_a_run_can_be_replayed(profiled, xstage, tmp_path):
     _, folder = profiled
     out = tmp_path / "again"
-    done = xstage("run", *(w if w != "sim" else f"replay:{folder}" for w in profile_words), "--out", out, "--json")
+    done = xstage("run", *(w if w != "sim" else f"replay:{folder}" for w in PROFILE), "--out", out, "--json")
     assert done.code == 0, done.err
     assert done.document()["simulated"] is True
     assert "SIMULATED" in done.err
@@ -141,8 +142,8 @@ def test_a_run_can_be_replayed(profiled, profile_words, xstage, tmp_path):
     assert model["backend"].endswith("(simulated)")  # the backend's name alone would not say it
 
 
-def test_plan_measures_nothing_and_agrees_with_the_run(profiled, profile_words, xstage, tmp_path):
-    plan = xstage("plan", *profile_words, "--json", cwd=tmp_path).document()
+def test_plan_measures_nothing_and_agrees_with_the_run(profiled, xstage, tmp_path):
+    plan = xstage("plan", *PROFILE, "--json", cwd=tmp_path).document()
     assert list(tmp_path.iterdir()) == []
     assert set(plan["probes"]) == {"isolated", "holdout", "timer"}
     rows = xstage("export", profiled[1]).document()["rows"]
@@ -174,25 +175,25 @@ def test_the_default_folder_is_new_and_dated(xstage, tmp_path):
     assert (folder / "manifest.json").exists()
 
 
-def test_analysis_needs_neither_gpu_software_nor_a_display(profiled, subprocess_environ, tmp_path):
+def test_analysis_needs_neither_gpu_software_nor_a_display(profiled, tmp_path):
     """CuPy, the CUDA bindings and NVML cannot be imported, and there is no display: fit, predict, report and help still work."""
     _, folder = profiled
     schedule, page = tmp_path / "s.csv", tmp_path / "r.html"
     schedule.write_text("producers,bytes,warps\n132,65536,4\n")
     blind = "import sys\nfor name in ('cupy', 'cuda', 'pynvml'): sys.modules[name] = None\n"
     script = f"{blind}from xstage_bench.cli import main\nmain(sys.argv[1:])"
-    environ = {k: v for k, v in subprocess_environ().items() if k not in ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND")}
+    alone = {k: v for k, v in environ().items() if k not in ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND")}
     fit, predict = ("fit", folder, "--resamples", "20", "--out", tmp_path / "m.json"), ("predict", tmp_path / "m.json", schedule)
     for words in (("--help",), fit, predict, ("report", folder, "--out", page), ("topo",)):
-        done = subprocess.run([sys.executable, "-c", script, *map(str, words)], capture_output=True, text=True, env=environ, timeout=240)
+        done = subprocess.run([sys.executable, "-c", script, *map(str, words)], capture_output=True, text=True, env=alone, timeout=240)
         assert done.returncode == 0, (words, done.stderr)
     assert page.stat().st_size > 10000
 
 
-def test_progress_is_drawn_on_a_terminal_only(subprocess_environ, tmp_path):
+def test_progress_is_drawn_on_a_terminal_only(tmp_path):
     main, side = pty.openpty()
     command = [sys.executable, "-m", "xstage_bench", "run", "--backend", "sim", "--quick", "--only", "timer", "--out", str(tmp_path / "r")]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=side, env=subprocess_environ(TERM="xterm"), timeout=120)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=side, env=environ(TERM="xterm"), timeout=120)
     os.close(side)
     seen = b""
     try:
