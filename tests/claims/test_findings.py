@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,9 @@ def test_the_sentinel_did_not_drift(run: Run) -> None:
 
 def test_the_fit_reproduces_the_recorded_model(run: Run) -> None:
     """Within a twentieth of every interval: whatever the CPU, numpy and scipy that it was first fitted with."""
-    assert_alike(find_model(run.folder), fit_run(run))
+    recorded = find_model(run.folder)
+    assert {p.holdout.status for p in recorded.pairs if p.holdout is not None} == {"pass"}
+    assert_alike(replace(recorded, pairs=[replace(p, holdout=None) for p in recorded.pairs]), fit_run(run))  # which judges nothing
 
 
 @pytest.mark.parametrize("pair", REMOTE)
