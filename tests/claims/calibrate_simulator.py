@@ -18,7 +18,7 @@ drift   How far warps of one SM drift apart in timed schedules (Nelder-Mead), on
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -84,69 +84,49 @@ def _robust(error: Array) -> float:
     return float(size.mean() + 0.5 * np.sqrt((size**2).mean()))
 
 
-def _descend(preset: Preset, names: Sequence[str], apply: Callable[[Preset, dict[str, Any]], Preset], start: Sequence[float],
-             cost: Callable[[Preset], float], evaluations: int) -> Preset:  # fmt: skip
-    start_array = np.asarray(start, dtype=float)
-
-    def with_factors(x: Array) -> Preset:
-        return apply(preset, dict(zip(names, start_array * np.exp(np.asarray(x)), strict=True)))
-
-    steps = np.vstack([np.zeros(len(start)), 0.06 * np.eye(len(start))])
-    found = minimize(lambda x: cost(with_factors(x)), np.zeros(len(start)), method="Nelder-Mead",
-                     options={"maxfev": evaluations, "initial_simplex": steps, "xatol": 1e-4, "fatol": 1e-5})  # fmt: skip
-    best = start_array * np.exp(found.x)
-    print(f"  cost {found.fun:.5f} after {found.nfev} evaluations:", ", ".join(f"{n} {v:.6g}" for n, v in zip(names, best, strict=True)))
-    return with_factors(found.x)
-
-
-def fit_port(preset: Preset, data: pd.DataFrame, evaluations: int) -> Preset:
-    """Fit the port and the single-SM path."""
-    rows = data[(data["mode"] == "isolated") & data["sms"].isin([1, 8]) & (data["stores"] <= 128)]
-    names = ["port_cycles", "warp_stagger", "buffer_stores", "buffer_cycles", "latency", "latency_per_warp", "credit"]
-    start = [getattr(preset.port, n) for n in names[:4]] + [preset.latency, preset.latency_per_warp, preset.credit]
-
-    def apply(p: Preset, v: dict[str, Any]) -> Preset:
-        port = replace(p.port, **{n: v[n] for n in names[:4]})
-        return replace(p, port=port, **{n: v[n] for n in names[4:]})
-
-    return _descend(preset, names, apply, start, lambda p: _robust(deviation(p, rows)), evaluations)
-
-
-def _transients(data: pd.DataFrame, counts: Sequence[int], stores: Sequence[int], ranks: Sequence[int], warps: int = 1) -> pd.DataFrame:
+def transients(data: pd.DataFrame, counts: Sequence[int], stores: Sequence[int], ranks: Sequence[int], warps: int = 1) -> pd.DataFrame:
+    """Return timed rows by their periods' ranks."""
     timed = data[(data["mode"] == "timed") & (data["warps"] == warps) & data["sms"].isin(counts) & data["stores"].isin(stores)]
     rank = timed.groupby(["sms", "stores"])["period_ns"].rank(method="dense").astype(int) - 1
     return timed[rank.isin(ranks)]
 
 
-def fit_link(preset: Preset, data: pd.DataFrame, evaluations: int) -> Preset:
-    """Fit what all producers share."""
-    isolated = data[(data["mode"] == "isolated") & (data["target"] == "remote") & (data["sms"] >= 12) & data["warps"].isin([1, 4, 16])]
-    timed = _transients(data, [16, 32, 64, 132], [16, 32, 64], [0, 3, 5, 7, 8])
-    names = ["link_gb_per_s", "capacity_alone_bytes", "capacity_both_bytes", "link_buffer_bytes", "sm_bytes_per_cycle"]
-
-    def cost(p: Preset) -> float:
-        return _robust(deviation(p, isolated)) + _robust(deviation(p, timed))
-
-    def apply(p: Preset, v: dict[str, Any]) -> Preset:
-        return replace(p, **v)
-
-    return _descend(preset, names, apply, [getattr(preset, n) for n in names], cost, evaluations)
-
-
-def fit_local(preset: Preset, data: pd.DataFrame, evaluations: int) -> Preset:
-    """Fit the path to the GPU's own memory."""
-    rows = data[(data["mode"] == "isolated") & (data["target"] == "local") & data["sms"].isin([1, 64, 96, 132])]
-    names = ["local_sm_bytes_per_cycle", "local_group_bytes_per_cycle", "local_capacity_bytes", "local_credit"]
-    return _descend(preset, names, lambda p, v: replace(p, **v), [getattr(preset, n) for n in names],
-                    lambda p: _robust(deviation(p, rows)), evaluations)  # fmt: skip
+def stages(data: pd.DataFrame) -> dict[str, tuple[list[str], list[pd.DataFrame]]]:
+    """Return what each stage fits, of the port or of the preset, and the rows that it is fitted to."""
+    isolated = data[data["mode"] == "isolated"]
+    remote = isolated[isolated["target"] == "remote"]
+    local = isolated[(isolated["target"] == "local") & isolated["sms"].isin([1, 64, 96, 132])]
+    port = isolated[isolated["sms"].isin([1, 8]) & (isolated["stores"] <= 128)]
+    link = [remote[(remote["sms"] >= 12) & remote["warps"].isin([1, 4, 16])]]
+    link += [transients(data, [16, 32, 64, 132], [16, 32, 64], [0, 3, 5, 7, 8])]
+    drift = transients(data, [8, 16, 32, 64, 132], [8, 16, 32, 64], [0, 3, 5, 7, 8], warps=4)
+    return {
+        "port": (["port_cycles", "warp_stagger", "buffer_stores", "buffer_cycles", "latency", "latency_per_warp", "credit"], [port]),
+        "link": (["link_gb_per_s", "capacity_alone_bytes", "capacity_both_bytes", "link_buffer_bytes", "sm_bytes_per_cycle"], link),
+        "local": (["local_sm_bytes_per_cycle", "local_group_bytes_per_cycle", "local_capacity_bytes", "local_credit"], [local]),
+        "drift": (["warp_drift", "warp_drift_most"], [drift]),
+    }
 
 
-def fit_drift(preset: Preset, data: pd.DataFrame, evaluations: int) -> Preset:
-    """Fit the drift of warps in timed schedules."""
-    rows = _transients(data, [8, 16, 32, 64, 132], [8, 16, 32, 64], [0, 3, 5, 7, 8], warps=4)
-    names = ["warp_drift", "warp_drift_most"]
-    return _descend(preset, names, lambda p, v: replace(p, **v), [getattr(preset, n) for n in names],
-                    lambda p: _robust(deviation(p, rows)), evaluations)  # fmt: skip
+def descend(preset: Preset, names: list[str], rows: list[pd.DataFrame], evaluations: int) -> Preset:
+    """Fit the named numbers together, by factors."""
+    of_port = [name for name in names if hasattr(preset.port, name)]
+    start = np.array([getattr(preset.port if name in of_port else preset, name) for name in names], dtype=float)
+
+    def with_factors(x: Array) -> Preset:
+        values = dict(zip(names, start * np.exp(np.asarray(x)), strict=True))
+        port = replace(preset.port, **{name: values.pop(name) for name in of_port})
+        return replace(preset, port=port, **cast("dict[str, Any]", values))
+
+    def cost(x: Array) -> float:
+        return sum(_robust(deviation(with_factors(x), some)) for some in rows)
+
+    steps = np.vstack([np.zeros(len(start)), 0.06 * np.eye(len(start))])
+    options = {"maxfev": evaluations, "initial_simplex": steps, "xatol": 1e-4, "fatol": 1e-5}
+    found = minimize(cost, np.zeros(len(start)), method="Nelder-Mead", options=options)
+    best = zip(names, start * np.exp(found.x), strict=True)
+    print(f"  cost {found.fun:.5f} after {found.nfev} evaluations:", ", ".join(f"{n} {v:.6g}" for n, v in best))
+    return with_factors(found.x)
 
 
 def labels_of(groups: Groups, pairs: int) -> NDArray[np.int64]:
@@ -181,7 +161,7 @@ def fit_groups(preset: Preset, data: pd.DataFrame, evaluations: int, seed: int, 
     rng = np.random.default_rng(seed)
     isolated = data[(data["mode"] == "isolated") & (data["target"] == "remote") & (data["warps"] == 4) & (data["sms"] >= 12)
                     & data["stores"].isin([14, 18, 24, 40, 96, 256, 512])]  # fmt: skip
-    timed = _transients(data, [16, 32, 64, 132], [16, 64], [1, 6])
+    timed = transients(data, [16, 32, 64, 132], [16, 64], [1, 6])
     recorded, weight = isolated[STATISTICS].to_numpy(), np.array([5.0, 1.0, 1.5, 1.5, 1.5])
 
     def cost(p: Preset) -> float:
@@ -222,37 +202,6 @@ def error_table(preset: Preset, data: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["mode", "target", "warps", "rows", "median_%", "p90_%", "p95_%"])
 
 
-def law_bias(preset: Preset) -> pd.DataFrame:
-    """Fit issue = max(T0, (V - Q)/R) to isolated bursts of the simulator, per (K, W), with T0 known: what the law makes of a richer model.
-
-    Returns
-    -------
-    DataFrame
-        Capacity per SM and drain rate as fitted on the mean over producers, drain rate by the slope of the slowest producer, and the law's
-        median and 95th percentile error in per cent.
-    """
-    out = []
-    stores = np.array([1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512])
-    for k in (12, 16, 24, 32, 48, 64, 96, 132):
-        for warps in (1, 4, 16):
-            schedules = [Schedule((Burst(int(n) * warps * 512),), k, warps) for n in stores]
-            courses = run(preset, schedules, Conditions())
-            mean, last = (np.array([f(c.issue()[0]) for c in courses]) for f in (np.mean, np.max))
-            free, size = np.array([c.free[0] for c in courses]), stores * warps * 512.0
-
-            def law(x: Array, k: int = k, free: Array = free, size: Array = size) -> Array:
-                return np.asarray(np.maximum(free, k * (size - 1e3 * x[1]) / (x[0] / preset.sm_clock_mhz * 1e3)))
-
-            def cost(x: Array, law: Callable[[Array], Array] = law, mean: Array = mean) -> float:
-                return float(np.abs(np.log(np.maximum(law(x), 1.0) / mean)).sum())
-
-            found = minimize(cost, [preset.link_gb_per_s, 19.0], method="Nelder-Mead", options={"maxfev": 600})
-            error = 100 * np.abs(law(found.x) / mean - 1)
-            slope = k * (size[-1] - size[-2]) / (last[-1] - last[-2]) * preset.sm_clock_mhz / 1e3
-            out.append((k, warps, found.x[1], found.x[0], slope, np.median(error), np.percentile(error, 95)))
-    return pd.DataFrame(out, columns=["K", "W", "Q_kB", "R_mean", "R_makespan", "median_%", "p95_%"])
-
-
 def main() -> None:
     """Parse the command line, fit what is asked, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -262,11 +211,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=250)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--restart", action="store_true", help="anneal the tree from random labels")
-    parser.add_argument("--law", action="store_true", help="print what the three-parameter law makes of the simulator, and stop")
     args = parser.parse_args()
-    if args.law:
-        print(law_bias(PRESETS[args.preset]).to_string(index=False, float_format="%.1f"))
-        return
     data = pd.read_csv(args.data or asset_dir("results") / "reference" / "h200-clean" / "clean-thinned.csv.gz")
     data = data[~data.duplicated([*KEYS, "burst"])]
     preset = PRESETS[args.preset]
@@ -275,7 +220,7 @@ def main() -> None:
         if stage == "groups":
             preset = fit_groups(preset, data, args.evaluations, args.seed, restart=args.restart)
         else:
-            preset = {"port": fit_port, "link": fit_link, "local": fit_local, "drift": fit_drift}[stage](preset, data, args.evaluations)
+            preset = descend(preset, *stages(data)[stage], args.evaluations)
     if args.fit:
         print(str(preset).replace("np.float64", ""))
     print(error_table(preset, data).to_string(index=False, float_format="%.1f"))

@@ -59,22 +59,10 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One number, or a few that belong together, as the pages show them.
+    """One number, or a few that belong together, as the pages show them, named ``recording.claim``.
 
-    Parameters
-    ----------
-    name : str
-        ``recording.claim``.
-    recording : Recording
-    of : callable
-        Function of `recorded`: the recording's path and `given` in, a number or several out.
-    given : dict
-    form : str
-        Format of the text; ``{:_.0f}`` separates thousands by blanks, per cent get a blank.
-    scale : float
-        Of all numbers, before they are shown.
-    bar : dict
-        ``least`` and ``most`` that every number may be, before it is scaled.
+    `of` is a function of `recorded`: the recording's path and `given` in, a number or several out. `form` is the text's format, after
+    `scale`; ``{:_.0f}`` separates thousands by blanks, per cent get a blank. `bar` holds ``least`` and ``most`` before the scale.
     """
 
     name: str

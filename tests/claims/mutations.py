@@ -24,19 +24,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One change of one expression or statement.
-
-    Parameters
-    ----------
-    file : str
-        Below xstage_bench/.
-    where : str
-        Function or class, dotted; empty at the top of the module.
-    line : int
-    begin, end : int
-        The bytes that are replaced.
-    old, new : str
-    """
+    """One change of one expression or statement of a file below xstage_bench/; `where` is the function or class, dotted."""
 
     file: str
     where: str
@@ -113,14 +101,7 @@ def _sites(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.stmt, ast.exp
 
 def _typing_only(node: ast.AST) -> bool:
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):
-        return isinstance(node.value.value, ast.Name) and node.value.value.id in (
-            "NDArray",
-            "Literal",
-            "Callable",
-            "Annotated",
-            "dict",
-            "tuple",
-        )
+        return isinstance(node.value.value, ast.Name) and node.value.value.id in TYPES
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("cast", "print"):
         return True
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/claims"))
-
 from node_scores import NodeScore, score_node
 
 from xstage_bench.errors import DataError
@@ -54,15 +52,7 @@ def main(run: str, model: str, pair: str = "0>1") -> None:
 
 
 def ablations(data: MeasuredSchedules, heldout: MeasuredSchedules, full: NodeModel) -> Iterator[tuple[str, NodeScore]]:
-    """Yield what was left out, and the held-out score of what remains, fitted again.
-
-    Parameters
-    ----------
-    data, heldout : MeasuredSchedules
-        What is fitted, and what is judged.
-    full : NodeModel
-        The fitted full model.
-    """
+    """Yield what was left out of the fitted full model, and the held-out score of what remains, fitted again."""
     yield "nothing", score_node(full, None, heldout)
     for name, value in WITHOUT.items():
         values = full.values()

@@ -1,19 +1,17 @@
-"""Speed of the node model beside a simulation of every single warp-store of the same schedules; one core, one thread.
+"""Speed of the node model, and what merging units changes; one core, one thread.
 
-    python tests/claims/node_speed.py [--schedules 6000] [--json]
+    python tests/claims/node_speed.py [--schedules 6000]
 
 Bursts per second of processor time, median of five runs, of random schedules as the probe `holdout` draws them and of schedules in which
 nothing stalls. "packed": from the flat arrays of `Packed` to all arrays of the prediction (so finding which units produce, T0, the event
 loop and the conversion to ns are inside; loading and compiling are not). "objects": reading the Schedule objects is inside too. Beside
-them numpy's event loop and the per-store simulation on fewer schedules, for they are slow, and what merging units changes.
+them numpy's event loop on fewer schedules, for it is slow.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import get_args
@@ -21,14 +19,13 @@ from typing import get_args
 import numpy as np
 
 from xstage_bench.model.node.compiled import choose_loop
-from xstage_bench.model.node.issue import free_cycles
 from xstage_bench.model.node.packed import pack
 from xstage_bench.model.node.parameters import NodeModel
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node, predict_packed
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 
-SMS, STORE = 132, 512
+SMS, STORE_BYTES = 132, 512
 
 
 def model() -> NodeModel:
@@ -39,131 +36,48 @@ def model() -> NodeModel:
     return NodeModel(19.0, 367.0, 25.6, 16_500.0, 11_500.0, 560.0, 205_000.0, 0.16, placement, 1980.0)
 
 
-def random_schedules(count: int, seed: int, *, most_stores: int = 512, calm: bool = False) -> list[Schedule]:
+def random_schedules(count: int, *, calm: bool) -> list[Schedule]:
     """Draw schedules as the probe `holdout` does; with `calm`, small bursts far apart."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     out = []
     for _ in range(count):
         start: StartRule = get_args(StartRule)[rng.integers(3)]
         producers, warps, bursts = int(rng.integers(1, SMS + 1)), int(rng.integers(1, 17)), int(rng.integers(2, 17))
-        stores = np.maximum(np.exp(rng.uniform(0, np.log(24 if calm else most_stores), bursts)).astype(int) // warps, 1)
+        stores = np.maximum(np.exp(rng.uniform(0, np.log(24 if calm else 512), bursts)).astype(int) // warps, 1)
         gaps = np.exp(rng.uniform(np.log(100), np.log(100_000), bursts)).astype(int) + (100_000 if calm else 0)
         at = np.concatenate(([0], np.cumsum(gaps[1:]) // 2)).astype(int)
-        made = tuple(Burst(int(n) * warps * STORE, int(g), int(t)) for n, g, t in zip(stores, gaps, at, strict=True))
+        made = tuple(Burst(int(n) * warps * STORE_BYTES, int(g), int(t)) for n, g, t in zip(stores, gaps, at, strict=True))
         out.append(Schedule(made, producers, warps, start=start))
     return out
 
 
-def by_store(m: NodeModel, schedule: Schedule) -> list[float]:
-    """Mean issue time of each burst, from moving every warp-store by itself: SMs with a window, units taking turns at the link."""
-    smids = schedule.smids(m.placement.smids)
-    unit = m.placement.unit_of(smids)
-    members = np.bincount(unit, minlength=len(m.placement.units))
-    room = [int(m.unit_capacity(int(members[u])) / members[u] // STORE) for u in unit]
-    stores = schedule.stores_per_warp() * schedule.warps
-    fresh = np.array([schedule.start == "isolated" or i == 0 for i in range(len(stores))])
-    free = free_cycles(m.issue, m.issue_cycles_per_store, schedule.warps, schedule.stores_per_warp(), fresh)
-    beat = STORE / m.link_bytes_per_cycle()
-    issue = np.zeros((len(stores), smids.size))
-    # Each SM: (burst, stores of it still to issue, when the next may issue, stores queued, credits on their way back)
-    runs = [[i] for i in range(len(stores))] if schedule.start == "isolated" else [list(range(len(stores)))]
-    for bursts in runs:
-        count = smids.size
-        at, left, begin = [0] * count, [int(stores[bursts[0]])] * count, [0.0] * count
-        ready, queued, back = [0.0] * count, [0] * count, [deque[float]() for _ in range(count)]
-        rings = [deque(np.flatnonzero(unit == u).tolist()) for u in range(len(members)) if members[u]]
-        live, now, turn = count, 0.0, 0
-        while live:
-            for k in range(count):
-                while back[k] and back[k][0] <= now:
-                    back[k].popleft()
-                while at[k] < len(bursts) and ready[k] <= now and queued[k] + len(back[k]) < room[k]:
-                    b = bursts[at[k]]
-                    queued[k] += 1
-                    left[k] -= 1
-                    ready[k] = max(ready[k], begin[k]) + free[b] / max(int(stores[b]), 1)
-                    if left[k] <= 0:
-                        end = max(now, begin[k] + float(free[b]))
-                        issue[b, k] = end - begin[k]
-                        at[k] += 1
-                        if at[k] == len(bursts):
-                            live -= 1
-                            break
-                        nxt = schedule.bursts[bursts[at[k]]]
-                        if schedule.start == "timed":
-                            begin[k] = max(end + m.issue.turnaround, nxt.start_ns * m.sm_clock_mhz / 1e3)
-                        else:
-                            begin[k] = end + max(m.issue.turnaround, nxt.gap_cycles + m.issue.gap_overhead)
-                        ready[k], left[k] = begin[k], int(stores[bursts[at[k]]])
-            for _ in range(len(rings)):
-                ring = rings[turn % len(rings)]
-                turn += 1
-                served = False
-                for _ in range(len(ring)):
-                    k = ring[0]
-                    ring.rotate(-1)
-                    if queued[k]:
-                        queued[k] -= 1
-                        back[k].append(now + m.credit_cycles)
-                        served = True
-                        break
-                if served:
-                    break
-            now += beat
-    return [float(x) for x in issue.mean(axis=1)]
-
-
 def rate(bursts: int, work: Callable[[], object], times: int = 5) -> float:
     """Bursts per second of processor time, median of several runs after one that does not count."""
-    work()
     took = []
-    for _ in range(times):
+    for _ in range(times + 1):
         begin = time.process_time()
         work()
         took.append(time.process_time() - begin)
-    return bursts / float(np.median(took))
-
-
-def compiled_rates(m: NodeModel, schedules: int) -> dict[str, float]:
-    """Rates of the compiled loop, and what merging units changes on the same schedules."""
-    result: dict[str, float] = {}
-    for name, calm in (("random", False), ("nothing_stalls", True)):
-        drawn = random_schedules(schedules, 1, calm=calm)
-        packed = pack(drawn)
-        count = packed.bytes.size
-        for how, exact in (("merged", False), ("exact", True)):
-            result[f"{name}_{how}_packed_bursts_per_s"] = rate(count, partial(predict_packed, m, packed, exact=exact, compiled=True))
-            result[f"{name}_{how}_objects_bursts_per_s"] = rate(count, partial(predict_node, m, drawn, exact=exact, compiled=True), 3)
-        if not calm:
-            merged, exact_ = (predict_packed(m, packed, exact=e, compiled=True) for e in (False, True))
-            deviation = np.abs(merged.issue_cycles / exact_.issue_cycles - 1)
-            result["merged_median_deviation"] = float(np.median(deviation))
-            result["merged_p95_deviation"] = float(np.quantile(deviation, 0.95))
-            result["merged_median_deviation_of_stalled"] = float(np.median(deviation[exact_.stalled]))
-    return result
+    return bursts / float(np.median(took[1:]))
 
 
 def main() -> None:
     """Time all of it and print bursts per second."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedules", type=int, default=6000)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    m = model()
-    result: dict[str, float] = {}
-    if choose_loop(None, 10**9, 1) is not None:
-        result |= compiled_rates(m, args.schedules)
-    for name, calm in (("random", False), ("nothing_stalls", True)):
-        drawn = random_schedules(max(args.schedules // 10, 1), 1, calm=calm)
-        count = sum(len(s.bursts) for s in drawn)
-        result[f"{name}_numpy_bursts_per_s"] = rate(count, partial(predict_node, m, drawn, compiled=False), 3)
-    few = random_schedules(4, 2, most_stores=128)
-    begin = time.process_time()
-    slow = np.concatenate([by_store(m, s) for s in few])
-    result["by_store_bursts_per_s"] = slow.size / (time.process_time() - begin)
-    fast = predict_node(m, few).issue_cycles
-    result["median_deviation_from_by_store"] = float(np.median(np.abs(fast / slow - 1)))
-    print(json.dumps(result) if args.json else "\n".join(f"{k} {v:.4g}" for k, v in result.items()))
+    asked, m = parser.parse_args().schedules, model()
+    for name, calm in (("random", False), ("nothing stalls", True)):
+        drawn = random_schedules(asked, calm=calm)
+        packed, few = pack(drawn), drawn[: max(asked // 10, 1)]
+        if choose_loop(None, 10**9, 1) is not None:
+            for how, exact in (("merged", False), ("exact", True)):
+                from_packed = rate(packed.bytes.size, partial(predict_packed, m, packed, exact=exact, compiled=True))
+                from_objects = rate(packed.bytes.size, partial(predict_node, m, drawn, exact=exact, compiled=True), 3)
+                print(f"{name}, {how}: packed {from_packed:.4g}, objects {from_objects:.4g} bursts/s")
+            merged, exact_ = (predict_packed(m, packed, exact=e, compiled=True) for e in (False, True))
+            off = np.abs(merged.issue_cycles / exact_.issue_cycles - 1)
+            print(f"{name}: merging changes {np.median(off):.4g} in the median, p95 {np.quantile(off, 0.95):.4g}")
+        print(f"{name}: numpy {rate(sum(len(s.bursts) for s in few), partial(predict_node, m, few, compiled=False), 3):.4g} bursts/s")
 
 
 if __name__ == "__main__":

@@ -61,16 +61,7 @@ def main() -> int:
         inside = sum(lo <= t <= hi for t, _, lo, hi in known)
         error = float(np.median([abs(v / t - 1) for t, v, _, _ in known])) if known else None
         width = float(np.median([(hi - lo) / 2 / t for t, _, lo, hi in known])) if known else None
-        rows.append(
-            {
-                "parameter": name,
-                "replicas": len(mine),
-                "identified": len(known),
-                "covered": inside,
-                "median_error": error,
-                "half_width": width,
-            }
-        )
+        rows.append({"parameter": name, "identified": len(known), "covered": inside, "median_error": error, "half_width": width})
         if known and not 0.9 <= inside / len(known) <= 0.995:
             bad.append(name)
     if args.json:

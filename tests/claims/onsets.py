@@ -32,7 +32,7 @@ class Found:
 
     @property
     def within(self) -> bool | None:
-        """Whether the prediction meets the bound of a reading: max(1, 5 %), 5 %, max(1, 20 %); None when there is nothing to compare."""
+        """Whether the prediction is near enough: max(1, 5 %), 5 %, max(1, 20 %); None when there is nothing to compare."""
         if self.measured is None or self.predicted is None:
             return None if self.measured is None else False
         slack = {"onset": max(1.0, 0.05 * self.measured), "recovery": 0.05 * self.measured, "transient": max(1.0, 0.2 * self.measured)}
@@ -40,14 +40,7 @@ class Found:
 
 
 def onset_readings(model: NodeModel, data: MeasuredSchedules) -> list[Found]:
-    """Read onset, recovery and transient off the probe ``onset``.
-
-    Parameters
-    ----------
-    model : NodeModel
-    data : MeasuredSchedules
-        Of the probe ``onset``: isolated bursts at steps of one warp-store, equal free bursts at several gaps, timed trains.
-    """
+    """Read all three off the probe ``onset``: isolated bursts at steps of one warp-store, equal free bursts at gaps, timed trains."""
     predicted = predict_node(model, data.schedules, sm_clock_mhz=data.sm_clock_mhz)
     issue, real, t0 = predicted.issue_cycles, data.issue_cycles, predicted.t0_cycles
     out: list[Found] = []

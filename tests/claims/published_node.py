@@ -25,18 +25,7 @@ _NOT_PUBLISHED = "not published"
 class Published:
     """T0, R and Q of a GPU, and where they were published.
 
-    Parameters
-    ----------
-    gpu : str
-    producers : int
-        K, all of its SMs.
-    bytes : int
-        B of one producer, at which T0 stands.
-    t0_ns, drain_gb_per_s, capacity_bytes : float
-        T0, R and Q of all producers together.
-    sm_clock_mhz : float
-        Assumed: only what is counted in cycles depends on it.
-    source : str
+    `producers` are all of its SMs, T0 stands at `bytes` of one of them, R and Q are of all together. The clock is assumed.
     """
 
     gpu: str
@@ -70,16 +59,9 @@ X_STAGE = Published(
 def published_model(known: Published, costs: TaskCosts, service_spread: float = 0.0, *, loads_wait: bool = False) -> Model:
     """Return a model of pair 0>1 that task schedules can be predicted with.
 
-    Parameters
-    ----------
-    known : Published
-    costs : TaskCosts
-        What a task costs beside its work, of another GPU; its stores, its rates and how well predictions with it did are left out.
-    service_spread : float
-        Of the node model, where units shall be served unequally.
-    loads_wait : bool
-        What a warp reads between two tasks waits behind its SM's stores, as in our replay. By the published law of periodic bursts it does
-        not: their period would be G + V/R instead of V/R.
+    `costs` of another GPU say what a task costs beside its work; its stores, its rates and how well predictions with it did are left out.
+    With `loads_wait` what a warp reads between two tasks waits behind its SM's stores, as in our replay. By the published law of periodic
+    bursts it does not: their period would be G + V/R instead of V/R.
 
     Notes
     -----

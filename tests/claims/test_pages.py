@@ -11,22 +11,11 @@ from check_claims import ROOT
 
 RESULTS = ROOT / "results"
 PAGES = sorted(path for path in RESULTS.rglob("page.py"))
-#: Until a recording lies beside its page.
-DATED = {"sleep": "link-sleep", "company": "places"}
-
-
-def recording(page: Path) -> Path:
-    """Folder of a page's recording: its own, or the dated one that it will take the place of."""
-    home = page.parent
-    if any(path.suffix in (".json", ".gz") or (path.is_dir() and path.name != "__pycache__") for path in home.iterdir()):
-        return home
-    dated = sorted(home.parent.glob(f"????-??-??-{DATED.get(home.name, home.name)}"))
-    return dated[-1] if dated else home
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(p.parent.relative_to(RESULTS)) for p in PAGES])
 def test_a_page_has_the_tables_of_its_recording(page: Path) -> None:
-    made = tables.load(page).tables(recording(page))
+    made = tables.load(page).tables(page.parent)
     readme = page.with_name("README.md")
     assert tables.put(readme, made) == readme.read_text()
     assert "when" not in made or made["when"].startswith(("Measured on ", "Predicted with "))

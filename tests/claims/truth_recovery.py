@@ -66,64 +66,28 @@ def make_samples(truth: Truth, rng: np.random.Generator, stores: tuple[int, ...]
     spikes = (rng.random(shape) < truth.spike_probability) * rng.exponential(0.3, shape)
     cycles = (clean * np.exp(noise) * (1 + spikes)).ravel()
     process, repetition, size = (x.ravel() for x in np.indices(shape))
-    byte_count = np.array(stores)[size] * truth.warps * 512
-    return pd.DataFrame(
-        {
-            "schedule": [f"{s:016x}" for s in size],
-            "probe": "isolated",
-            "kind": "measure",
-            "source": 0,
-            "destination": 1,
-            "flavour": "st.v4",
-            "layout": "contiguous",
-            "start": "isolated",
-            "producers": truth.producers,
-            "producer_set": "even",
-            "warps": truth.warps,
-            "burst": 0,
-            "bursts": 1,
-            "bytes": byte_count,
-            "gap_cycles": np.nan,
-            "start_ns": np.nan,
-            "process": process,
-            "repetition": process * truth.repetitions + repetition,
-            "issue_mean_cycles": cycles,
-            "issue_max_cycles": cycles,
-            "gap_mean_cycles": np.nan,
-            "start_mean_ns": 0.0,
-            "status": "ok",
-        }
-    )
+    same = {
+        "probe": "isolated", "kind": "measure", "source": 0, "destination": 1, "flavour": "st.v4", "layout": "contiguous",
+        "start": "isolated", "producers": truth.producers, "producer_set": "even", "warps": truth.warps, "burst": 0, "bursts": 1,
+        "gap_cycles": np.nan, "start_ns": np.nan, "gap_mean_cycles": np.nan, "start_mean_ns": 0.0, "status": "ok",
+    }  # fmt: skip
+    rows = pd.DataFrame({"schedule": [f"{s:016x}" for s in size], "bytes": np.array(stores)[size] * truth.warps * 512})
+    repetitions = process * truth.repetitions + repetition
+    return rows.assign(**same, process=process, repetition=repetitions, issue_mean_cycles=cycles, issue_max_cycles=cycles)
 
 
 def simulate_samples(seed: int, replica: int) -> pd.DataFrame:
     """Return isolated rows of one (K, W) measured on the simulator's preset ``burst-gap``, three processes of seven repetitions."""
     truth = BurstGapTruth()
-    frames = []
+    made = make_samples(Truth(), np.random.default_rng(0))
     for process in range(3):
-        device = SimDevice(NAME, seed=replica + 100_000 * seed, process=process)
-        schedules = [Schedule((Burst(n * 512),), 132, 1) for n in STORES]
-        executions = [Execution(s, repetition=r) for r in range(7) for s in schedules]
-        traces = list(device.measure(executions))
-        frames.append(
-            pd.DataFrame(
-                {
-                    "size": [e.schedule.bursts[0].bytes for e in executions],
-                    "process": process,
-                    "repetition": [7 * process + e.repetition for e in executions],
-                    "issue_mean_cycles": [float(t.issue_cycles[0].mean()) for t in traces],
-                    "issue_max_cycles": [float(t.issue_cycles[0].max()) for t in traces],
-                }
-            )
-        )
-    measured = pd.concat(frames, ignore_index=True)
-    like = make_samples(Truth(producers=132, warps=1), np.random.default_rng(0)).iloc[[0] * len(measured)].reset_index(drop=True)
-    return like.assign(
-        bytes=measured["size"],
-        schedule=[f"{b:016x}" for b in measured["size"]],
-        **{c: measured[c] for c in ("process", "repetition", "issue_mean_cycles", "issue_max_cycles")},
-        sm_clock_mhz=truth.sm_clock_mhz,
-    )
+        asked = [Execution(Schedule((Burst(n * 512),), 132, 1), repetition=r) for r in range(7) for n in STORES]
+        traces = SimDevice(NAME, seed=replica + 100_000 * seed, process=process).measure(asked)
+        issue = [t.issue_cycles[0] for t in traces]
+        rows = made["process"] == process  # as many, in this order
+        for column, of in (("issue_mean_cycles", np.mean), ("issue_max_cycles", np.max)):
+            made.loc[rows, column] = [float(of(cycles)) for cycles in issue]
+    return made.assign(sm_clock_mhz=truth.sm_clock_mhz)
 
 
 def simulated_truth() -> dict[str, float]:
@@ -140,21 +104,7 @@ def truth_of(truth: Truth) -> dict[str, float]:
 
 
 def coverage(make: Callable[[int], pd.DataFrame], true: dict[str, float], replicas: int) -> dict[str, dict[str, Any]]:
-    """Fit `replicas` runs and count how many intervals hold the truth.
-
-    Parameters
-    ----------
-    make : callable
-        Rows of the replica of a given number.
-    true : dict
-        By number.
-    replicas : int
-
-    Returns
-    -------
-    dict
-        By number: `covered` (count), `bias` and `half_width` (means, relative to the truth).
-    """
+    """Fit `replicas` runs; by number how many intervals hold the truth, and the means of bias and half width relative to it."""
     counts = {name: {"covered": 0, "bias": 0.0, "half_width": 0.0} for name in NUMBERS}
     for replica in range(replicas):
         model = calibrate(make(replica), backend="made", gpu="none", sm_clock_mhz=SM_CLOCK_MHZ, seed=replica)

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loaded import Loaded
-
-ROOT = Path(__file__).parent.parent.parent
+from loaded import PROFILE, Loaded, environ, strict
 
 
 @dataclass(frozen=True)
@@ -30,19 +28,17 @@ class Done:
         """The one JSON object on stdout, strictly parsed."""
         return strict(self.out)
 
-
-def strict(text: str) -> dict[str, Any]:
-    def refuse(word: str) -> None:
-        raise ValueError(f"{word} is not JSON")
-
-    value = json.loads(text, parse_constant=refuse)
-    assert isinstance(value, dict)
-    return value
-
-
-def environ(**changes: str) -> dict[str, str]:
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "XSTAGE", "DISPLAY"))}
-    return {**keep, "PYTHONPATH": str(ROOT), **changes}
+    def refused(self, code: int, words: str) -> None:
+        """It ended with this status, one clear line that holds `words`, a hint, and nothing on stdout."""
+        assert self.code == code, (self.code, self.err)
+        assert "Traceback" not in self.err
+        assert "internal error" not in self.err
+        lines = [line for line in self.err.splitlines() if line and not line.startswith(("SIMULATED: ", "measuring into "))]
+        assert len(lines) == 2, self.err
+        assert lines[0].startswith("xstage: ")
+        assert lines[1].startswith("  try: ")
+        assert words in lines[0], lines[0]
+        assert self.out == ""
 
 
 @pytest.fixture(scope="session")
@@ -66,18 +62,6 @@ def python_c(loaded: Loaded) -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.CompletedProcess(code, *loaded.call([*map(str, words)], None, environ(**variables), code))
 
     return call
-
-
-@pytest.fixture(scope="session")
-def strictly() -> Callable[[str], dict[str, Any]]:
-    """Parse strict JSON."""
-    return strict
-
-
-@pytest.fixture(scope="session")
-def subprocess_environ() -> Callable[..., dict[str, str]]:
-    """The environment of a subprocess, without what would change its meaning."""
-    return environ
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Done]) -> tuple[Done, Path]:
@@ -107,15 +91,6 @@ def small_run(tmp_path_factory: pytest.TempPathFactory, xstage: Callable[..., Do
     fitted, folder = once(tmp_path_factory, "small", make)
     assert fitted.code == 0, fitted.err
     return folder
-
-
-PROFILE = ("--backend", "sim", "--quick", "--only", "isolated", "--only", "holdout", "--only", "timer", "--pairs", "0:1", "--seed", "7")
-
-
-@pytest.fixture(scope="session")
-def profile_words() -> tuple[str, ...]:
-    """The options of `profiled`."""
-    return PROFILE
 
 
 @pytest.fixture(scope="session")

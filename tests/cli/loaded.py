@@ -17,7 +17,7 @@ import tempfile
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 LIBRARIES = (
     "numpy", "pandas", "pyarrow.dataset", "pyarrow.parquet", "msgspec", "click", "rich.progress", "jinja2", "pynvml", "scipy.special",
@@ -28,16 +28,30 @@ MODULES = (
     "profile", "schedule.task_files", "show.advice_text", "show.report",
 )  # fmt: skip
 DEADLINE_S = 300
+ROOT = Path(__file__).parents[2]
+#: The options of the fixture `profiled`.
+PROFILE = ("--backend", "sim", "--quick", "--only", "isolated", "--only", "holdout", "--only", "timer", "--pairs", "0:1", "--seed", "7")
+
+
+def strict(text: str) -> dict[str, Any]:
+    """Parse one JSON object as the standard has it."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    value = json.loads(text, parse_constant=refuse)
+    assert isinstance(value, dict)
+    return value
+
+
+def environ(**changes: str) -> dict[str, str]:
+    """The environment of a subprocess, without what would change its meaning."""
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "XSTAGE", "DISPLAY"))}
+    return {**keep, "PYTHONPATH": str(ROOT), **changes}
 
 
 class Loaded:
-    """The process that is forked, and how to ask it.
-
-    Parameters
-    ----------
-    environ : dict of str to str
-        What the libraries are loaded with.
-    """
+    """The process that is forked, its libraries loaded with an environment, and how to ask it."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         command = [sys.executable, str(Path(__file__)), str(os.getpid())]

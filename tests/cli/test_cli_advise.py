@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import h200
-import pytest
 
 from xstage_bench.schedule.task_files import load_tasks, save_tasks
 from xstage_bench.workloads.moe import moe_tasks
@@ -50,30 +49,7 @@ def test_a_task_file_becomes_the_advised_one(xstage, tmp_path):
     assert f"{schedule.task_count} tasks of 132 SMs" in text.out
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        ((), 2, "needed: --bytes, --tile-ns, --tiles"),
-        (("--bytes", "4096"), 2, "needed: --tile-ns, --tiles"),
-        ((*JOB, "--tile-ns", "nan"), 2, "finite"),
-        ((*JOB, "--tiles", "0"), 2, "0"),
-        ((*JOB, "--pair", "0>5"), 2, "no pair 0>5"),
-        ((*JOB, "--flavour", "st.v9"), 2, "st.v9"),
-        ((*JOB, "--figure", "a.gif"), 2, ".png or .svg"),
-        ((*JOB, "--figure", "nowhere/a.png"), 2, "no such folder"),
-        ((*JOB, "--quiet-tile-ns", "0"), 2, "quiet tiles need both"),
-        (("missing.json",), 2, "missing.json"),
-    ],
-)
-def test_what_is_refused(xstage, tmp_path, words, code, message):
-    done = xstage("advise", MODEL, *words, cwd=tmp_path)
-    assert done.code == code, done.err
-    assert message in done.err
-    assert "Traceback" not in done.err
-
-
 def test_a_file_and_a_job_exclude_each_other(xstage, tmp_path):
     save_tasks(tmp_path / "s.json", [moe_tasks("dit-moe-xl", tokens_per_rank=64, ep=8)])
     done = xstage("advise", MODEL, tmp_path / "s.json", *JOB)
-    assert done.code == 2
-    assert "a schedule file says what is stored" in done.err
+    done.refused(2, "a schedule file says what is stored")

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from xstage_bench.cli import run
 from xstage_bench.device.replay import find_run
 from xstage_bench.record.reader import load_run
 
@@ -14,14 +13,10 @@ WORDS = ("--backend", "sim", "--quick", "--only", "holdout_tiny", "--only", "tim
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
+def recorded(xstage, tmp_path_factory):
     folder = tmp_path_factory.mktemp("seeds") / "run"
-    assert run(["run", *WORDS, "--out", str(folder)]) == 0
+    assert xstage("run", *WORDS, "--out", folder).code == 0
     return folder
-
-
-def document(capsysbinary):
-    return json.loads(capsysbinary.readouterr().out)
 
 
 def schedules(folder):
@@ -29,47 +24,38 @@ def schedules(folder):
     return set(samples[samples["probe"] == "holdout_tiny"]["schedule"])
 
 
-def test_two_plans_draw_two_seeds_and_a_typed_one_is_taken(capsysbinary):
-    found = []
-    for words in ((), (), ("--seed", "5")):
-        assert run(["plan", *WORDS, *words, "--json"]) == 0
-        found.append(document(capsysbinary))
+def test_two_plans_draw_two_seeds_and_a_typed_one_is_taken(xstage):
+    found = [xstage("plan", *WORDS, *words, "--json").document() for words in ((), (), ("--seed", "5"))]
     assert len({d["seed"] for d in found}) == 3
     assert [d["fresh_seed"] for d in found] == [True, True, False]
     assert found[2]["seed"] == 5
-    assert run(["plan", *WORDS]) == 0
-    assert b"fresh" in capsysbinary.readouterr().out
+    assert "fresh" in xstage("plan", *WORDS).out
 
 
-def test_the_manifest_holds_the_seed_and_a_replay_takes_it(recorded, tmp_path, capsysbinary):
-    manifest = find_run(str(recorded)).manifest
+def test_a_replay_takes_the_seed_of_the_manifest(xstage, recorded, tmp_path):
+    manifest, again = find_run(str(recorded)).manifest, tmp_path / "again"
     assert manifest.options["fresh_seed"] is True
-    again = tmp_path / "again"
-    assert run(["run", "--backend", f"replay:{recorded}", "--out", str(again), "--json"]) == 0
-    assert document(capsysbinary)["seed"] == manifest.seed
+    assert xstage("run", "--backend", f"replay:{recorded}", "--out", again, "--json").document()["seed"] == manifest.seed
     assert load_run(again).manifest.seed == manifest.seed
     assert schedules(again) == schedules(recorded)
 
 
-def test_the_same_seed_is_the_same_hold_out_and_another_is_not(recorded, tmp_path):
+def test_the_same_seed_is_the_same_hold_out_and_another_is_not(xstage, recorded, tmp_path):
     seed = load_run(recorded).manifest.seed
     for typed, same in ((seed, True), ((seed + 1) % 2**32, False)):
-        folder = tmp_path / str(typed)
-        assert run(["run", *WORDS, "--seed", str(typed), "--out", str(folder)]) == 0
-        assert (schedules(folder) == schedules(recorded)) is same
+        assert xstage("run", *WORDS, "--seed", typed, "--out", tmp_path / str(typed)).code == 0
+        assert (schedules(tmp_path / str(typed)) == schedules(recorded)) is same
 
 
-def test_a_resumed_run_keeps_its_seed_and_a_typed_other_one_is_refused(tmp_path, capsysbinary):
+def test_a_resumed_run_keeps_its_seed_and_a_typed_other_one_is_refused(xstage, tmp_path):
     folder = tmp_path / "run"
-    assert run(["run", *WORDS, "--budget", "0.05", "--out", str(folder)]) == 0
+    assert xstage("run", *WORDS, "--budget", "0.05", "--out", folder).code == 0
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps(manifest | {"complete": False}))
     before = schedules(folder)
-    capsysbinary.readouterr()
-    assert run(["run", *WORDS, "--resume", "--seed", str((manifest["seed"] + 1) % 2**32), "--out", str(folder)]) == 2
-    assert b"seed was" in capsysbinary.readouterr().err
-    assert run(["run", *WORDS, "--resume", "--out", str(folder)]) == 0
+    xstage("run", *WORDS, "--resume", "--seed", (manifest["seed"] + 1) % 2**32, "--out", folder).refused(2, "seed was")
+    assert xstage("run", *WORDS, "--resume", "--out", folder).code == 0
     assert load_run(folder).manifest.seed == manifest["seed"]
     after = schedules(folder)
     assert before < after

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from loaded import environ
 
 from xstage_bench.record.reader import load_run
 
@@ -20,9 +21,9 @@ def start(environ, *words):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_keeps_what_was_measured(xstage, subprocess_environ, tmp_path, number, code):
+def test_a_signal_keeps_what_was_measured(xstage, tmp_path, number, code):
     folder = tmp_path / "run"
-    process = start(subprocess_environ(), *RUN, "--out", folder)
+    process = start(environ(), *RUN, "--out", folder)
     deadline = time.monotonic() + 60
     while not (folder / "manifest.json").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -48,7 +49,7 @@ def test_a_signal_keeps_what_was_measured(xstage, subprocess_environ, tmp_path, 
     assert any("resumed" in note for note in whole.manifest.notes)
 
 
-def test_a_signal_while_nothing_is_measured_leaves_nothing(subprocess_environ, tmp_path):
+def test_a_signal_while_nothing_is_measured_leaves_nothing(tmp_path):
     """Before the run folder exists there is nothing to keep and nothing to say."""
     script = (
         "import os, signal, sys\nimport xstage_bench.device.backend as backend\n"
@@ -56,15 +57,15 @@ def test_a_signal_while_nothing_is_measured_leaves_nothing(subprocess_environ, t
         "from xstage_bench.cli import main\nmain(['run', '--out', sys.argv[1]])"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, env=subprocess_environ(), timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environ(), timeout=60)
     assert done.returncode == 143
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", [("export", "RUN"), ("fit", "RUN", "--resamples", "20", "--out", "-"), ("probes", "--json")])
-def test_a_reader_that_goes_away_is_no_error(subprocess_environ, small_run, words):
-    process = start(subprocess_environ(), *(small_run if w == "RUN" else w for w in words))
+def test_a_reader_that_goes_away_is_no_error(small_run, words):
+    process = start(environ(), *(small_run if w == "RUN" else w for w in words))
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()

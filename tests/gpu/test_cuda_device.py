@@ -7,6 +7,7 @@ import pytest
 
 from xstage_bench.device.cuda.device import CudaDevice
 from xstage_bench.errors import DeviceLostError, UsageError
+from xstage_bench.measure.copies import METHODS, copy_rates, store_rates
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
 
@@ -72,3 +73,11 @@ def test_a_killed_worker_fails_the_pair_and_the_next_call_works(device: CudaDevi
         list(device.measure([Execution(Schedule((Burst(512),), 1))]))
     traces = list(device.measure([Execution(Schedule((Burst(512),), 1))] * 300))
     assert {t.status for t in traces} <= {"ok", "throttled"}, "clocks may still ramp in the new process; nothing else may be wrong"
+
+
+@pytest.mark.parametrize("what", [*METHODS, "st.v4", "bulk.4096"])
+def test_a_pair_copies_right_and_below_the_line_rate(device: CudaDevice, what: str) -> None:
+    rates = copy_rates(device, 0, 1, what) if what in METHODS else store_rates(device, 0, 1, what)
+    line = device.node().line_rate_gb_per_s
+    assert len(rates) >= 3
+    assert 10 < min(rates) <= max(rates) < (line or np.inf)

@@ -13,21 +13,11 @@ from typing import Any
 
 import pytest
 
-from xstage_bench.device.backend import resolve_backend
-from xstage_bench.errors import XStageError
 from xstage_bench.measure.compare_memories import compare
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("two_gpus")]
 ROOT = Path(__file__).parents[2]
 MODULE = [sys.executable, "-m", "xstage_bench", "measure", "processes", "--repetitions", "5"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _two_gpus() -> None:
-    try:
-        resolve_backend("cuda")
-    except XStageError as error:
-        pytest.skip(f"no GPUs to measure: {error.message}")
 
 
 def launch(memory: str, out: Path, *, ranks: int) -> dict[str, Any]:
@@ -51,7 +41,7 @@ def launch(memory: str, out: Path, *, ranks: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def reference(two_gpus: object, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return launch("plain", tmp_path_factory.mktemp("plain") / "plain.json", ranks=1)
 
 

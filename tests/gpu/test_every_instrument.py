@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
+import h200
 import numpy as np
 import pytest
 from pacing import STEP, WORKS, Pacing
 
-from xstage_bench.device.backend import resolve_backend
 from xstage_bench.device.cuda.device import CudaDevice
-from xstage_bench.errors import XStageError
 from xstage_bench.kernels.attention.attention import STORES, best_build
 from xstage_bench.kernels.attention.gpu import AttentionGpu
 from xstage_bench.kernels.attention.problem import Placing, Problem
@@ -29,20 +25,7 @@ from xstage_bench.schedule.tasks import FORMS, NONE, TaskSchedule
 from xstage_bench.schedule.watches import DOMAINS, Watch
 
 pytestmark = pytest.mark.gpu
-MODEL = Path(__file__).parents[2] / "results" / "h200-x2" / "2026-11-29-profile" / "model.json"
 ITSELF, PEER = 0, 1
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[CudaDevice]:
-    """A device of its own: GPU 0 takes part in everything, another one where it can be reached."""
-    try:
-        choice = resolve_backend("cuda")
-    except XStageError as error:
-        pytest.skip(f"no GPU to measure: {error.message}")
-    opened = CudaDevice(peer=choice.peer)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(params=[ITSELF, PEER], ids=["itself", "peer"])
@@ -113,7 +96,7 @@ def test_a_copy(node: CudaDevice, to: int, method: str) -> None:
 
 
 def test_the_pacer(node: CudaDevice, to: int) -> None:
-    stage, pacing = stage_at(find_model(MODEL), min(132, sms(node)), 4), Pacing(0, to)
+    stage, pacing = stage_at(find_model(h200.MODEL), min(132, sms(node)), 4), Pacing(0, to)
     pacing.verify(stage, 32)
     steps = np.zeros(8, dtype=STEP)
     steps["stores"], steps["work"] = 8, 4000

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-import h200
 import numpy as np
 import pytest
 
 from xstage_bench.kernels.moe.build import MoeBuild
+from xstage_bench.kernels.moe.group import ExpertGroup, Gpus
 from xstage_bench.kernels.moe.layer import Layer, slot_numbers
 from xstage_bench.kernels.moe.order import Order
 from xstage_bench.workloads.shapes import MoEShape
 
 pytestmark = pytest.mark.gpu
 EVEN, ODD = Order("interleaved"), Order("interleaved", lead=0.0, group_blocks=2)
-PROFILE = h200.MODEL
 
 
 def shape(hidden: int = 512, inter: int = 256, experts: int = 8, top_k: int = 2) -> MoEShape:
@@ -27,15 +27,11 @@ def gpus() -> Any:
     cupy = pytest.importorskip("cupy")
     if cupy.cuda.runtime.getDeviceProperties(0)["major"] != 9:
         pytest.skip("the MoE kernel needs compute capability 9.0")
-    from xstage_bench.kernels.moe.group import Gpus
-
     return Gpus((0, 1))
 
 
 def run(gpus: Any, layer: Layer, build: MoeBuild, order: Order = EVEN, *, reduce: bool = False, times: int = 1) -> Any:
     """Execute into poisoned slots, several times, and compare every row of every rank."""
-    from xstage_bench.kernels.moe.group import ExpertGroup
-
     group = ExpertGroup(layer, gpus)
     prepared = group.prepare(order, build)
     for _ in range(times):
@@ -54,30 +50,9 @@ def run(gpus: Any, layer: Layer, build: MoeBuild, order: Order = EVEN, *, reduce
     return group
 
 
-@pytest.mark.parametrize("order", [Order("serial"), Order("wave"), Order("wave", 1, group_blocks=1), EVEN, ODD], ids=lambda o: o.name)
-def test_every_order_is_right(gpus: Any, order: Order) -> None:
-    run(gpus, Layer(shape(), 300, 2), MoeBuild(), order)
-
-
-BUILDS = [
-    *(MoeBuild(fp8=fp8, combine=c, dispatch=d) for fp8 in (False, True) for c in ("bf16", "f32", "fp8") for d in (False, True)),
-    *(MoeBuild(fp8=fp8, stages=4, stamps=True) for fp8 in (False, True)),
-    MoeBuild(fp8=True, dispatch=True, stamps=True),
-]
-
-
-@pytest.mark.parametrize("build", BUILDS, ids=lambda b: "-".join(list(b.defines().values())[:5]))
-def test_every_build_is_right(gpus: Any, build: MoeBuild) -> None:
-    run(gpus, Layer(shape(), 300, 2, "fp8" if build.fp8 else "bf16", "skewed"), build)
-
-
-@pytest.mark.parametrize("dispatch", [False, True])
-def test_a_layer_of_many_tiles_is_right_again_and_again(gpus: Any, dispatch: bool) -> None:
-    """The ring turns often, and the counters begin anew in each launch."""
-    layer = Layer(shape(hidden=1024, inter=512, experts=16, top_k=8), 2000, 2, "fp8", "skewed")
-    run(gpus, layer, MoeBuild(fp8=True, dispatch=dispatch), Order("interleaved", lead=2.0), times=5)
-
-
+SMALL, SKEWED = Layer(shape(), 300, 2), Layer(shape(), 300, 2, routing="skewed")
+#: The ring turns often, and the counters begin anew in each launch.
+MANY = Layer(shape(hidden=1024, inter=512, experts=16, top_k=8), 2000, 2, "fp8", "skewed")
 EDGES = {
     "one token": Layer(shape(experts=2), 1, 2),
     "one expert a rank": Layer(shape(experts=2, top_k=1), 700, 2),
@@ -88,12 +63,23 @@ EDGES = {
     "skewed": Layer(shape(experts=16, top_k=4), 400, 2, "fp8", "skewed"),
     "eight ranks emulated": Layer(shape(experts=16, top_k=4), 200, 8, "bf16", "skewed", 0.1),
 }
+BUILDS = [
+    *(MoeBuild(fp8=fp8, combine=c, dispatch=d) for fp8 in (False, True) for c in ("bf16", "f32", "fp8") for d in (False, True)),
+    *(MoeBuild(fp8=fp8, stages=4, stamps=True) for fp8 in (False, True)),
+    MoeBuild(fp8=True, dispatch=True, stamps=True),
+]
+CASES = {
+    **{str(o): (SMALL, MoeBuild(), o, 1) for o in (Order("serial"), Order("wave"), Order("wave", 1, group_blocks=1), EVEN, ODD)},
+    **{str(b): (replace(SKEWED, dtype="fp8" if b.fp8 else "bf16"), b, EVEN, 1) for b in BUILDS},
+    **{f"many tiles, {d=}": (MANY, MoeBuild(fp8=True, dispatch=d), Order("interleaved", lead=2.0), 5) for d in (False, True)},
+    **{f"{n}, {c}": (e, MoeBuild(fp8=e.dtype == "fp8", combine=c), EVEN, 1) for n, e in EDGES.items() for c in ("bf16", "fp8")},  # type: ignore[arg-type]
+}
 
 
-@pytest.mark.parametrize("combine", ["bf16", "fp8"])
-@pytest.mark.parametrize("name", EDGES)
-def test_edges(gpus: Any, name: str, combine: Any) -> None:
-    run(gpus, EDGES[name], MoeBuild(fp8=EDGES[name].dtype == "fp8", combine=combine))
+@pytest.mark.parametrize("name", CASES)
+def test_every_row_is_right(gpus: Any, name: str) -> None:
+    layer, build, order, times = CASES[name]
+    run(gpus, layer, build, order, times=times)
 
 
 @pytest.mark.parametrize("combine", ["bf16", "f32", "fp8"])
@@ -112,7 +98,6 @@ def test_the_reduction_weights_and_sums_each_tokens_rows(gpus: Any, combine: Any
 
 
 def test_a_stamped_execution_gives_the_stall_of_both_orders(gpus: Any) -> None:
-    from xstage_bench.kernels.moe.group import ExpertGroup
     from xstage_bench.kernels.moe.measure import case_variants, prepare
     from xstage_bench.kernels.moe.stalls import measure_stalls
 

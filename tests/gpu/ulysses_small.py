@@ -6,6 +6,7 @@ python tests/gpu/ulysses_small.py ROWS
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from xstage_bench.kernels.attention import variants
 from xstage_bench.kernels.attention.attention import FLAGS, STORES, best_build
@@ -35,6 +36,11 @@ def _outcome(rig: Rig, variant: variants.AttentionVariant) -> dict[str, object]:
     return {**found, "late": found["late"] or variant.late()}
 
 
+def wrong_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Those with a row that is wrong, missing, in a place where none belongs, or late."""
+    return {n: f for n, f in found.items() if f["unwritten"] or f["stray"] or f["late"] or not all(v.ok for v in f["ranks"])}
+
+
 def open_gpus() -> dict[int, AttentionGpu]:
     """Both GPUs, reaching each other."""
     gpus = {device: AttentionGpu(device) for device in (0, 1)}
@@ -45,6 +51,5 @@ def open_gpus() -> dict[int, AttentionGpu]:
 
 if __name__ == "__main__":
     found = outcomes(open_gpus(), Problem(4, 2, 128, int(sys.argv[1]), 2))
-    wrong = {n: f for n, f in found.items() if f["unwritten"] or f["stray"] or f["late"] or not all(v.ok for v in f["ranks"])}  # type: ignore[attr-defined]
-    print(f"{len(found)} variants, wrong: {wrong}")
-    sys.exit(bool(wrong))
+    print(f"{len(found)} variants, wrong: {wrong_of(found)}")
+    sys.exit(bool(wrong_of(found)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import h200
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from suite_rows import suite_row, suite_stalls
 
 from xstage_bench.errors import WaivedError
@@ -30,7 +29,7 @@ from xstage_bench.kernels.moe.layer import Layer, rows_of, tiles_per_sm
 from xstage_bench.kernels.moe.measure import case_variants, plain_build, remote_bytes
 from xstage_bench.kernels.moe.order import Order, TaskLists, order_named, task_lists
 from xstage_bench.kernels.moe.run import devices_of
-from xstage_bench.kernels.moe.suite import SHAPES, suite_cases
+from xstage_bench.kernels.moe.suite import suite_cases
 from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.model.run_fit import find_model
 from xstage_bench.workloads.shapes import moe_shape
@@ -88,19 +87,6 @@ def test_waves_stay_where_every_lead_is_surely_predicted_to_be_slower() -> None:
     assert pick({"wave-4": 100.0, "interleaved-1": 90.0, "interleaved-2": 92.8}, ["wave-4"]) == "interleaved-1"
 
 
-@given(
-    st.dictionaries(st.sampled_from(["interleaved-1", "interleaved-2", "interleaved-4", "interleaved-8"]), st.floats(1, 1e6)),
-    st.floats(1, 1e6),
-)
-@settings(max_examples=200)
-def test_what_is_picked_is_never_surely_predicted_to_be_slower(predicted: dict[str, float], usual: float) -> None:
-    predicted = {"wave-4": usual, "wave-8": 1.1 * usual, **predicted}
-    picked = predicted[pick(predicted, ["wave-4", "wave-8"])]
-    assert picked <= 1.05 * 1.0305 * usual
-    leads = [ns for name, ns in predicted.items() if name.startswith("interleaved")]
-    assert picked <= 1.0305 * min([*leads, 1e7])
-
-
 def test_a_layer_takes_as_long_as_the_rank_with_most_rows() -> None:
     """With skewed routing one rank may have three times the rows of another."""
     layer = Layer(moe_shape("keye-vl-2"), 512, 8, "fp8", "skewed")
@@ -114,38 +100,40 @@ def test_a_layer_takes_as_long_as_the_rank_with_most_rows() -> None:
     assert choose_order(model, layer, [ranks[0], ranks[-1]], TIMES, "bf16", 132).predicted_ns[order.name] == many > 1.2 * few
 
 
-@given(st.sampled_from([Order("serial"), Order(), Order("wave", 4), Order("interleaved"), Order("interleaved", lead=0.5)]))
+@pytest.mark.parametrize(
+    "order", [Order("serial"), Order(), Order("wave", 4), Order("interleaved"), Order("interleaved", lead=0.5)], ids=str
+)
 def test_an_order_is_found_by_its_name(order: Order) -> None:
     assert order_named(order.name) == order
 
 
-def test_the_suite_is_the_96_configurations() -> None:
-    assert len(suite_cases()) == 96
-    assert len({c.key("bf16") for c in suite_cases()}) == 96
-    assert sum(c.searched for c in suite_cases()) == 12
-    assert len(SHAPES) == 8
+def test_every_case_of_the_suite_has_a_key_of_its_own() -> None:
+    assert len({c.key("bf16") for c in suite_cases()}) == len(suite_cases())
 
 
 def test_a_case_times_what_it_is_judged_against() -> None:
     layer = Layer(moe_shape("dsv4-flash"), 512, 8, "fp8")
-    rows = rows_of(layer, 0)
-    variants = {v.name: v for v in case_variants(layer, rows, Order("interleaved", lead=2.0), "bf16", 132, search=False)}
+
+    def variants_of(combine: str, lead: float | None = None, *, search: bool = False, options: bool = False) -> dict[str, Any]:
+        order = Order("interleaved") if lead is None else Order("interleaved", lead=lead)
+        found = case_variants(layer, rows_of(layer, 0), order, combine, 132, search=search, options=options)  # type: ignore[arg-type]
+        return {v.name: v for v in found}
+
+    variants = variants_of("bf16", 2.0)
     waves = [v.order.experts_per_wave for name, v in variants.items() if name.startswith("wave ") and name != "wave alone"]
     assert len(set(waves)) == len(waves) >= 2
     assert all(layer.local_experts % n == 0 for n in waves if n is not None)
     assert variants["chosen alone"].build.combine == "none"
     assert variants["chosen local"].local
-    assert {v.build.stages for name, v in variants.items() if "other ring" in name} == {4}
-    assert {v.build.stages for name, v in variants.items() if "other ring" not in name} == {5}
-    assert {v.build.fp8 for v in variants.values()} == {True}
-    options = {v.name: v for v in case_variants(layer, rows, Order("interleaved"), "bf16", 132, search=False, options=True)}
+    assert {("other ring" in name, v.build.stages, v.build.fp8) for name, v in variants.items()} == {(True, 4, True), (False, 5, True)}
+    options = variants_of("bf16", options=True)
     assert set(options) - set(variants) == {"chosen fp8 rows", "chosen dispatch", "wave dispatch"}
     assert options["chosen fp8 rows"].build.combine == "fp8"
     assert options["chosen dispatch"].build.dispatch
     assert options["wave dispatch"].build.dispatch
-    searched = case_variants(layer, rows, Order("interleaved"), "f32", 132, search=True)
-    assert sum(v.name.startswith("search ") for v in searched) == 6
-    assert {v.build.combine for v in searched} == {"f32", "none"}
+    searched = variants_of("f32", search=True)
+    assert sum(name.startswith("search ") for name in searched) == 6
+    assert {v.build.combine for v in searched.values()} == {"f32", "none"}
 
 
 def test_ranks_get_a_gpu_each_where_there_are_enough() -> None:
@@ -211,11 +199,11 @@ def test_waves_stay_where_their_bursts_meet_no_full_stage() -> None:
     assert choose_order(model, more, of_more, slow, "bf16", 132).order == Order("wave", 16)
     assert asked_of_link(model, ranks[0], 0, TIMES, "bf16", 132) > CALM
     assert choose_order(model, layer, ranks, TIMES, "f32", 132).order.kind == "interleaved"
-
-
-def test_waves_of_uneven_experts_may_ask_less_of_the_link() -> None:
+    # Uneven experts may ask less of the link.
     even, uneven = np.full(16, 3), np.r_[np.full(15, 3), 9]
-    assert calm(0.9, even)
-    assert not calm(0.9, uneven)
-    assert calm(0.6, uneven)
-    assert not calm(1.1, even)
+    assert [calm(asked, experts) for asked, experts in ((0.9, even), (0.9, uneven), (0.6, uneven), (1.1, even))] == [
+        True,
+        False,
+        True,
+        False,
+    ]

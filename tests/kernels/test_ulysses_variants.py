@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import fake_gpus as fakes
@@ -24,6 +25,7 @@ PROBLEMS = [
     (Problem(4, 1, 128, 333, 4), 4),
     (Problem(8, 8, 64, 333, 8), 2),
     (Problem(4, 4, 64, 130, 4), 2),
+    (Problem(6, 1, 64, 401, 3), 3),
 ]
 
 
@@ -52,22 +54,12 @@ def check(machine: Any, rig: Rig, variant: variants.AttentionVariant, launches: 
 
 
 @pytest.mark.parametrize(("problem", "gpus"), PROBLEMS, ids=lambda v: f"{v.heads}x{v.seq}/{v.ranks}" if isinstance(v, Problem) else str(v))
-@pytest.mark.parametrize("consumers", [2, 3])
-def test_fused(make: Any, problem: Problem, gpus: int, consumers: int) -> None:
+def test_every_row_reaches_its_owner(make: Any, problem: Problem, gpus: int) -> None:
     machine, rig = make(problem, gpus)
-    for store in STORES:
-        for flags in FLAGS:
-            for order in ORDERS if flags == "shard" else ["row-major"]:
-                check(
-                    machine,
-                    rig,
-                    variants.fused(rig, AttentionBuild(problem.head_dim, 128, consumers, store=store), order, flags),
-                    launches=2,
-                )
-
-
-@pytest.mark.parametrize(("problem", "gpus"), PROBLEMS, ids=lambda v: f"{v.heads}x{v.seq}/{v.ranks}" if isinstance(v, Problem) else str(v))
-def test_one_after_the_other(make: Any, problem: Problem, gpus: int) -> None:
+    for consumers, store, flags in itertools.product((2, 3), STORES, FLAGS):
+        build = AttentionBuild(problem.head_dim, 128, consumers, store=store)
+        for order in ORDERS if flags == "shard" else ["row-major"]:
+            check(machine, rig, variants.fused(rig, build, order, flags), launches=2)
     machine, rig = make(problem, gpus)
     build = AttentionBuild(problem.head_dim, 128, 2)
     check(machine, rig, variants.then_push(rig, build))

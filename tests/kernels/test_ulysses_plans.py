@@ -1,4 +1,4 @@
-"""Orders, owners, flags and copies of a Ulysses group: every row reaches its owner once, and every awaited flag is set."""
+"""Orders, owners and flags of a Ulysses group: each tile once, and every awaited flag is set. `test_ulysses_variants` copies the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from xstage_bench.kernels.attention.attention import AttentionBuild
 from xstage_bench.kernels.attention.plans import awaited, blocks_of_owner
 from xstage_bench.kernels.attention.problem import BF16_BYTES, Placing, Problem
 from xstage_bench.kernels.attention.tile_order import ORDERS, blocks_of, owner_of_block, tiles_of
-from xstage_bench.kernels.attention.transfer import received_to_place, staged_to_owner, tiles_to_owners
 
 HEAD_DIM = 64
 
@@ -93,54 +92,6 @@ def test_a_rank_awaits_exactly_what_the_others_publish_to_its_gpu(p: Problem, fl
         found = {int(w["words"]) + 4 * i: int(w["per_launch"]) for w in waits for i in range(int(w["count"]))}
         assert found == expected
         assert sum(int(w["count"]) for w in waits) == len(found), "no word is awaited twice"
-
-
-def memory(values: int) -> np.ndarray:
-    return np.full(values, 0xFF, dtype=np.uint8)
-
-
-def execute(pieces: np.ndarray, spaces: dict[int, np.ndarray]) -> None:
-    """Copy as cuda/transfer.cu does; an address is a space in its upper half and a byte in its lower."""
-    for piece in pieces:
-        for row in range(int(piece["rows"])):
-            a = int(piece["from"]) + row * int(piece["from_pitch"])
-            b = int(piece["to"]) + row * int(piece["to_pitch"])
-            n = int(piece["row_bytes"])
-            part = spaces[a >> 32][a & 0xFFFFFFFF :][:n]
-            target = spaces[b >> 32][b & 0xFFFFFFFF :][:n]
-            assert part.size == target.size == n, "inside of both buffers"
-            target[:] = part
-
-
-@settings(max_examples=25, deadline=None)
-@given(problems().filter(lambda p: p.seq <= 400), st.sampled_from(["staged", "received", "tiles"]))
-def test_every_way_to_copy_brings_every_row_to_its_place(p: Problem, way: str) -> None:
-    rng = np.random.default_rng(p.seq)
-    width, pitch = p.row_bytes, p.ranks * p.row_bytes
-    placing, build = Placing(p, tuple(range(p.ranks))), AttentionBuild(HEAD_DIM, 128, 2)
-    result = [rng.integers(0, 255, (p.seq, width), dtype=np.uint8) for _ in range(p.ranks)]
-    spaces = {100 + o: memory(p.rows_of(o) * pitch) for o in range(p.ranks)}
-    owners = {o: (100 + o) << 32 for o in range(p.ranks)}
-    for rank, rows in enumerate(result):
-        if way == "received":
-            for o in range(p.ranks):
-                spaces[o] = rows[o * p.rows_per_owner :][: p.rows_of(o)].reshape(-1).copy()
-                execute(received_to_place(p, rank, o, o << 32, owners[o]), spaces)
-            continue
-        spaces[50] = memory(p.seq * pitch)
-        spaces[50].reshape(p.seq, p.ranks, width)[:, rank] = rows
-        if way == "staged":
-            for o in range(p.ranks):
-                execute(staged_to_owner(p, rank, o, 50 << 32, owners[o]), spaces)
-        else:
-            order = tiles_of("row-major", p.local_heads, p.seq, build.tile_rows, p.ranks, rank)
-            execute(tiles_to_owners(placing, build, rank, order, 50 << 32, owners, 0), spaces)
-            own = spaces[100 + rank].reshape(-1, p.ranks, width)[:, rank]
-            assert (own == 0xFF).all(), "its own rows the attention puts in place itself"
-            own[:] = rows[rank * p.rows_per_owner :][: p.rows_of(rank)]
-    for o in range(p.ranks):
-        expected = np.stack([rows[o * p.rows_per_owner :][: p.rows_of(o)] for rows in result], axis=1)
-        assert np.array_equal(spaces[100 + o].reshape(expected.shape), expected)
 
 
 @given(problems(), st.sampled_from([64, 128, 192]))

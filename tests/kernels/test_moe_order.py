@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -85,54 +86,49 @@ def test_every_order_has_every_tile_once_and_is_safe(layer: Layer, kind: str, le
         assert count.max() - count.min() <= 1
 
 
-def lists_of(order: Order = Order("wave")) -> tuple[TaskLists, tuple[int, int, int]]:  # noqa: B008 - frozen
+def lists_of(order: Order) -> tuple[TaskLists, tuple[int, int, int]]:
     layer = Layer(shape(), 300, 2)
     rows = rows_of(layer, 0)
     return task_lists(layer, rows, order, 5), (rows.blocks, layer.shape.linear1_tiles, layer.shape.linear2_tiles)
 
 
-def test_a_list_that_leaves_tiles_out_is_refused() -> None:
-    lists, sizes = lists_of()
-    with pytest.raises(UsageError, match="in no list"):
-        check_lists(replace(lists, first=np.minimum(lists.first, lists.words.size - 1)), *sizes)
-
-
-def test_a_forged_order_that_waits_for_ever_is_refused() -> None:
-    lists, sizes = lists_of()
-    words = lists.words.copy()
-    for c in range(lists.ctas):  # every CTA's Linear-2 tiles first: they wait for tiles behind them
-        words[lists.first[c] : lists.first[c + 1]] = words[lists.first[c] : lists.first[c + 1]][::-1]
-    with pytest.raises(UsageError, match=r"unsafe: Linear-2 tile \d+ of block \d+ waits"):
-        check_lists(replace(lists, words=words), *sizes)
-
-
-@pytest.mark.parametrize("what", ["twice", "missing", "no tile"])
-def test_a_forged_order_with_other_tiles_is_refused(what: str) -> None:
-    lists, sizes = lists_of(Order("interleaved"))
-    words = lists.words.copy()
-    if what == "twice":
-        words = np.append(words, words[-1])
-    elif what == "missing":
-        words = words[:-1]
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("left out", "in no list"),
+        ("reversed", r"unsafe: Linear-2 tile \d+ of block \d+ waits"),
+        *((name, name) for name in ("twice", "missing", "no tile")),
+    ],
+)
+def test_a_forged_order_is_refused(what: str, said: str) -> None:
+    lists, sizes = lists_of(Order("wave") if what in ("left out", "reversed") else Order("interleaved"))
+    words, first = lists.words.copy(), lists.first
+    if what == "left out":
+        first = np.minimum(first, words.size - 1)
+    elif what == "reversed":  # every CTA's Linear-2 tiles first: they wait for tiles behind them
+        words = np.concatenate([words[a:b][::-1] for a, b in itertools.pairwise(first)])
     else:
-        words[0] = np.uint32(1 << SECOND_BIT | sizes[0] << 12)  # a block that does not exist
-    forged = TaskLists(words, np.append(lists.first[:-1], words.size))
-    with pytest.raises(UsageError, match=what):
-        check_lists(forged, *sizes)
+        if what == "no tile":
+            words[0] = np.uint32(1 << SECOND_BIT | sizes[0] << 12)  # a block that does not exist
+        words = {"twice": np.append(words, words[-1]), "missing": words[:-1]}.get(what, words)
+        first = np.append(first[:-1], words.size)
+    with pytest.raises(UsageError, match=said):
+        check_lists(TaskLists(words, first), *sizes)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"dtype": "int8"}, "type"), ({"masked": 1.5}, "masked"), ({"tokens": 0}, "token"), ({"ep": 3}, "EP 3")],
+    [
+        ({"dtype": "int8"}, "type"),
+        ({"masked": 1.5}, "masked"),
+        ({"tokens": 0}, "token"),
+        ({"ep": 3}, "EP 3"),
+        ({"shape": shape(hidden=200)}, "multiples of 128"),
+    ],
 )
 def test_layers_that_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         replace(Layer(shape(), 10, 2), **change)  # type: ignore[arg-type]
-
-
-def test_a_width_that_tiles_do_not_divide_is_refused() -> None:
-    with pytest.raises(UsageError, match="multiples of 128"):
-        Layer(shape(hidden=200), 10, 2)
 
 
 def test_a_rank_without_rows_has_a_block_of_padding() -> None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from sass import asked, disassemble, kernels, prepare, unordered, without_predicate
 
-from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, architectures_of, compile_kernel
+from xstage_bench.device.cuda.compile import ARCHITECTURES, HOPPER, compile_kernel
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.kernels.attention import attention, check, transfer
 from xstage_bench.kernels.attention.attention import FLAGS, SHARED_LIMIT_BYTES, STORES, AttentionBuild, best_build, builds_of
 
 pytest.importorskip("cuda.bindings.nvrtc")
+CUDA = asset_dir("cuda")
 EVERY_BUILD = [build for head_dim in (64, 128) for store in STORES for build in builds_of(head_dim, store)]
 
 
@@ -39,7 +43,7 @@ def machine_code(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize("build", EVERY_BUILD, ids=str)
-def test_products_are_in_flight_and_nothing_is_spilled(build: AttentionBuild) -> None:
+def test_products_are_in_flight_nothing_is_spilled_and_no_store_is_awaited(build: AttentionBuild) -> None:
     counts = opcodes(build)
     # Scores twice (the first block of a tile, and the loop), outputs twice (the loop, and the last block).
     assert total(counts, "HGMMA") == 2 * (build.head_dim // 16 + build.keys // 16)
@@ -50,13 +54,8 @@ def test_products_are_in_flight_and_nothing_is_spilled(build: AttentionBuild) ->
     assert counts["USETMAXREG.TRY_ALLOC.CTAPOOL"] == 1
     assert counts["USETMAXREG.DEALLOC.CTAPOOL"] == 1
     assert total(counts, "UTMALDG") > 0
-
-
-@pytest.mark.parametrize("build", EVERY_BUILD, ids=str)
-def test_rows_leave_as_16_byte_stores_or_by_the_copy_engine(build: AttentionBuild) -> None:
-    counts = opcodes(build)
-    per_warp = 16 * build.head_dim * 2 // 512
-    assert counts["STG.E.128"] == per_warp
+    # Rows leave as stores of 16 bytes, or by the copy engine.
+    assert counts["STG.E.128"] == 16 * build.head_dim * 2 // 512
     assert total(counts, "UTMASTG") == (build.head_dim // 64 if build.store == "bulk" else 0)
     far = [name for name in counts if name.startswith("MEMBAR") and not name.endswith("CTA")]
     assert far == [], "nothing waits for the stores where no flag is published"
@@ -92,37 +91,34 @@ def test_only_the_flag_warp_releases(build: AttentionBuild) -> None:
     assert total(counts, "LDL") + total(counts, "STL") == 0
 
 
-def test_the_host_mirrors_the_structs_and_the_shared_memory_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in asset_dir("cuda").glob("*.cuh"):
+@pytest.fixture
+def asserting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Compile a source of cuda/, or one that includes it, with assertions behind it."""
+
+    def compiled(text: str, equal: Mapping[str, np.dtype[Any]], more: str = "true", arch: str = HOPPER, **defines: str) -> None:
+        sizes = [f"sizeof({name}) == {dtype.itemsize}" for name, dtype in equal.items()]
+        (tmp_path / "mirror.cu").write_text(f'{text}\nstatic_assert({" && ".join([*sizes, more])}, "mirror");\n')
+        assert compile_kernel("mirror.cu", arch, defines, cache=False)[:4] == b"\x7fELF"
+
+    for name in CUDA.glob("*.cuh"):
         shutil.copy(name, tmp_path)
-    sizes = {"AttentionPlan": attention.PLAN, "Wait": attention.WAIT, "Stamp": attention.STAMP, "Report": attention.REPORT}
-    equal = " && ".join([*(f"sizeof({name}) == {dtype.itemsize}" for name, dtype in sizes.items()), "SHARED_BYTES == SHARED"])
-    (tmp_path / "mirror.cu").write_text(
-        f'#include "attention_plan.cuh"\nstatic_assert({equal}, "mirror");\nextern "C" __global__ void f() {{}}\n'
-    )
     monkeypatch.setattr("xstage_bench.device.cuda.compile.asset_dir", lambda name: tmp_path)
+    return compiled
+
+
+def test_the_host_mirrors_the_structs_and_the_shared_memory_of_the_kernel(asserting: Callable[..., None]) -> None:
+    sizes = {"AttentionPlan": attention.PLAN, "Wait": attention.WAIT, "Stamp": attention.STAMP, "Report": attention.REPORT}
+    text = '#include "attention_plan.cuh"\nextern "C" __global__ void f() {}'
     for build in {replace(b, store="st.v4") for b in (*EVERY_BUILD, AttentionBuild(128, 128, 2, 1), AttentionBuild(64, 96, 3, 4))}:
         assert build.shared_bytes <= SHARED_LIMIT_BYTES
-        compile_kernel("mirror.cu", HOPPER, {**build.defines(), "SHARED": str(build.shared_bytes)}, cache=False)
+        asserting(text, sizes, "SHARED_BYTES == SHARED", **build.defines(), SHARED=str(build.shared_bytes))
 
 
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("attention_check.cu", {"CheckPlan": check.CHECK_PLAN, "CheckSums": check.CHECK_SUMS}),
-        ("transfer.cu", {"Piece": transfer.PIECE}),
-    ],
-)
-def test_the_kernels_beside_it_compile_everywhere_with_the_structs_of_the_host(
-    source: str, names: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = asset_dir("cuda")
-    asserts = "\n".join(f'static_assert(sizeof({name}) == {dtype.itemsize}, "mirror");' for name, dtype in names.items())  # type: ignore[attr-defined]
-    (tmp_path / source).write_text((folder / source).read_text() + asserts)
-    shutil.copy(folder / "stamps.cuh", tmp_path)
-    monkeypatch.setattr("xstage_bench.device.cuda.compile.asset_dir", lambda name: tmp_path)
-    for arch in ARCHITECTURES:
-        assert compile_kernel(source, arch, cache=False)[:4] == b"\x7fELF"
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_kernels_beside_it_compile_everywhere_with_the_structs_of_the_host(asserting: Callable[..., None], arch: str) -> None:
+    sources = {name: (CUDA / name).read_text() for name in ("attention_check.cu", "transfer.cu")}
+    asserting(sources["attention_check.cu"], {"CheckPlan": check.CHECK_PLAN, "CheckSums": check.CHECK_SUMS}, arch=arch)
+    asserting(sources["transfer.cu"], {"Piece": transfer.PIECE}, arch=arch)
 
 
 def test_the_build_follows_waves_and_whole_blocks_of_keys() -> None:
@@ -132,14 +128,9 @@ def test_the_build_follows_waves_and_whole_blocks_of_keys() -> None:
     assert not any(build.staged_over_queries for build in builds_of(128, "bulk"))
 
 
-def test_hopper_kernels_are_compiled_for_hopper_only() -> None:
-    assert architectures_of("attention.cu") == (HOPPER,)
-    assert architectures_of("burst.cu") == ARCHITECTURES
-
-
 def test_no_trap_in_a_kernel_that_raises_its_registers() -> None:
     """With __trap() in it ptxas keeps the registers of the launch and serialises the products (found by its message C7512)."""
-    sources = [p for p in asset_dir("cuda").glob("*.cu*") if p.name.startswith(("hopper_", "attention"))]
+    sources = [p for p in CUDA.glob("*.cu*") if p.name.startswith(("hopper_", "attention"))]
     assert len(sources) > 5
     for path in sources:
         code = re.sub(r"//.*", "", path.read_text())

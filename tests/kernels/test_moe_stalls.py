@@ -17,7 +17,7 @@ from xstage_bench.kernels.moe.forecast import MoeTileTimes, predict_order
 from xstage_bench.kernels.moe.group import Prepared
 from xstage_bench.kernels.moe.layer import Layer, rows_of
 from xstage_bench.kernels.moe.order import SECOND_BIT, Order, TaskLists
-from xstage_bench.kernels.moe.stalls import EXECUTIONS, idle_before, measure_stalls, measured, pairs_of, predicted
+from xstage_bench.kernels.moe.stalls import EXECUTIONS, measure_stalls, measured, pairs_of, predicted
 from xstage_bench.kernels.moe.summary import summarise
 from xstage_bench.model.document import Model, load_model
 from xstage_bench.workloads.shapes import moe_shape
@@ -109,12 +109,6 @@ def test_both_read_the_same_definition(model: Model) -> None:
     assert read["measured_us"] == pytest.approx(told["predicted_us"], abs=2e-3)
     assert read["within_us"] == pytest.approx(told["predicted_within_us"], abs=2e-3)
     assert read["store_span_us"]["p90"] == pytest.approx(told["predicted_store_span_us"]["p90"], abs=2e-3)
-
-
-def test_nothing_is_idle_where_tiles_follow_each_other() -> None:
-    lists = lists_of(5)
-    computed = np.cumsum(np.full(20, 100.0))
-    assert not idle_before(computed - 100, computed, lists.first).any()
 
 
 @dataclass
