@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-BENCH = runpy.run_path(str(Path(__file__).parent / "claims" / "truth_recovery.py"), run_name="truth_recovery")
+BENCH = runpy.run_path(str(Path(__file__).parents[1] / "claims" / "truth_recovery.py"), run_name="truth_recovery")
 Truth, coverage, made_by, truth_of = (BENCH[name] for name in ("Truth", "coverage", "made_by", "truth_of"))
 
 

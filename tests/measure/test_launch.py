@@ -17,7 +17,7 @@ from xstage_bench.device.cuda.rendezvous import Place
 from xstage_bench.errors import DataError, WaivedError
 from xstage_bench.measure.launch import RANKS_FOLDER, finished, launched, run_name, take_part
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SRUN = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "77"}
 
 

@@ -12,7 +12,7 @@ from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model
 
-BENCH = runpy.run_path(str(Path(__file__).parent / "claims" / "truth_recovery.py"), run_name="truth_recovery")
+BENCH = runpy.run_path(str(Path(__file__).parents[1] / "claims" / "truth_recovery.py"), run_name="truth_recovery")
 Truth, make_samples = BENCH["Truth"], BENCH["make_samples"]
 CLOCK = BENCH["SM_CLOCK_MHZ"]
 

@@ -161,7 +161,7 @@ def test_whatever_the_bytes_only_our_errors(tmp_path_factory: pytest.TempPathFac
 
 
 def test_the_example_of_the_documentation_is_a_limits_file(tmp_path: Path) -> None:
-    text = (Path(__file__).parent.parent / "docs" / "operate.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "operate.md").read_text()
     (tmp_path / "site.toml").write_text(text.split("```toml\n")[1].split("```")[0])
     found = load_limits(tmp_path / "site.toml")
     assert (len(found.node), len(found.gpus), len(found.pairs), list(found.pair)) == (2, 3, 4, ["0>1"])

@@ -1,7 +1,7 @@
 """Both event loops, compiled and not, give the numbers that were written down before their physics got one source.
 
 The numbers are sums over the bursts of a schedule, or over its tasks. With tests/ on the path,
-`python tests/model_node/test_pinned_loops.py` writes them anew.
+`python tests/model/node/test_pinned_loops.py` writes them anew.
 """
 
 from __future__ import annotations

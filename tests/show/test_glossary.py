@@ -25,7 +25,7 @@ from xstage_bench.show.explain import SECTIONS, explain, glossary
 from xstage_bench.show.schemas import schemas
 from xstage_bench.workloads.predicted import COLUMNS as PHASES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORDS = {e.word for e in glossary()}
 #: Constants of the instrument: docs/node-model.md has them, and `issue` says where to look.
 INSIDE = set(IssueLaw.__dataclass_fields__) | {"store_bytes"}
