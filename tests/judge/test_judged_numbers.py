@@ -9,51 +9,20 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+from made_rows import BASE, CLOCK, COST, RATE, SIZES, fit, rows_of, sweep
 
 from xstage_bench.judge.check import criticise
 from xstage_bench.judge.fleet.reading import METRICS, NodeLinks
 from xstage_bench.judge.fleet.screen import screen_nodes
 from xstage_bench.judge.yardstick import marks
-from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.validate import validate
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.schedule.bursts import Burst, Schedule
 
-CLOCK = 2000.0
-BASE, COST, RATE, CAPACITY = 80.0, 20.0, 400.0, 19_000.0  # cycles, cycles per warp-store, GB/s, bytes of one of 132 SMs
-SIZES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 192, 256, 384, 512)
 #: Relative errors whose median, p90 and p95 are far apart.
 ERRORS = np.concatenate([np.linspace(0.01, 0.10, 34), [0.20, 0.25, 0.30, 0.5, 0.6, 0.8]])
-
-
-def rows_of(schedule: Schedule, probe: str, issue_cycles: Any, start_ns: Any, *, process: int = 0, repetition: int = 0) -> pd.DataFrame:
-    count = len(schedule.bursts)
-    free = [float(b.gap_cycles) if i and schedule.start == "free" else np.nan for i, b in enumerate(schedule.bursts)]
-    return pd.DataFrame(
-        {
-            "schedule": schedule.key(), "probe": probe, "kind": "measure", "source": 0, "destination": 1, "flavour": "st.v4",
-            "layout": "contiguous", "start": schedule.start, "producers": schedule.producer_count, "producer_set": "even",
-            "warps": schedule.warps, "burst": np.arange(count), "bursts": count, "bytes": [b.bytes for b in schedule.bursts],
-            "gap_cycles": free, "start_ns": np.nan, "process": process, "repetition": repetition, "issue_mean_cycles": issue_cycles,
-            "issue_max_cycles": issue_cycles, "gap_mean_cycles": free, "start_mean_ns": start_ns, "sm_clock_mhz": CLOCK, "status": "ok",
-        }
-    )  # fmt: skip
-
-
-def sweep(repetitions: int = 3) -> pd.DataFrame:
-    """Isolated bursts of one warp on 132 SMs that follow max(T0, (V - Q)/R)."""
-    parts = []
-    for n in SIZES:
-        issue = max(BASE + COST * n, (n * 512 - CAPACITY) * 132 / RATE * CLOCK / 1e3)
-        one = Schedule((Burst(n * 512),), 132)
-        parts += [rows_of(one, "isolated", [issue], [0.0], process=p, repetition=r) for p in range(3) for r in range(repetitions)]
-    return pd.concat(parts, ignore_index=True)
-
-
-def fit(samples: pd.DataFrame) -> Model:
-    return calibrate(samples, backend="made", gpu="none", sm_clock_mhz=CLOCK, resamples=20)
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +72,8 @@ def test_errors_of_the_fit_are_the_quantiles_that_they_are_called() -> None:
     for i, n in enumerate(SIZES[-8:]):
         bent.loc[bent["bytes"] == n * 512, "issue_mean_cycles"] *= 1 + (-1) ** i * 0.03 * (i + 1)
     worse = fit(bent).pairs[0].burst_gap[0]
-    assert None not in (entry.p95_error, worse.median_error, worse.p90_error, worse.p95_error)
-    assert cast(float, entry.p95_error) < 0.02
-    assert cast(float, worse.median_error) < cast(float, worse.p90_error) < cast(float, worse.p95_error) <= 0.3
+    assert entry.p95_error < 0.02
+    assert worse.median_error < worse.p90_error < worse.p95_error <= 0.3
 
 
 @pytest.mark.parametrize(("slow", "fast"), [(4, 8), (8, 4)])
@@ -120,24 +88,9 @@ def test_sustained_r_is_the_largest_over_warp_counts(slow: int, fast: int) -> No
     assert drain[4].sustained.value == pytest.approx(190, rel=1e-6)
 
 
-class _Run(SimpleNamespace):
-    """A recorded run without a folder."""
-
-    def samples(self) -> pd.DataFrame:
-        return cast(pd.DataFrame, getattr(self, "rows", sweep()).assign(order=0))
-
-
 def manifest(**facts: Any) -> Any:
-    known = {
-        "complete": True,
-        "failed_pairs": {},
-        "simulated": False,
-        "backend": "made",
-        "link_error_deltas": None,
-        "kernels": [],
-        "node": SimpleNamespace(gpus=[SimpleNamespace(name="NVIDIA H200")]),
-        "environment_after": None,
-    }
+    known = {"complete": True, "failed_pairs": {}, "simulated": False, "backend": "made", "link_error_deltas": None, "kernels": []}
+    known |= {"node": SimpleNamespace(gpus=[SimpleNamespace(name="NVIDIA H200")]), "environment_after": None}
     return SimpleNamespace(**{**known, **facts})
 
 
@@ -145,16 +98,15 @@ def manifest(**facts: Any) -> Any:
 def test_check_names_every_kind_of_link_error(counter: str) -> None:
     none = {"replay": 0, "recovery": 0, "crc": 0}
     risen = {"GPU-1": {**none, counter: 2, "links": {"7": {counter: 2}}}, "GPU-2": {**none, "links": {}}}
-    found = {f.check: f for f in criticise(cast(Any, _Run(manifest=manifest(link_error_deltas=risen))), None)}
-    assert found["link errors"].status != "ok"
-    assert f"GPU-1: 2 {counter}" in found["link errors"].detail
-    quiet = criticise(cast(Any, _Run(manifest=manifest(link_error_deltas={"GPU-1": {**none, "links": {}}}))), None)
-    assert "link errors" not in {f.check for f in quiet}
+    found = found_by_check(sweep(), link_error_deltas=risen)["link errors"]
+    assert not found.startswith("ok")
+    assert f"GPU-1: 2 {counter}" in found
+    assert "link errors" not in found_by_check(sweep(), link_error_deltas={"GPU-1": {**none, "links": {}}})
 
 
-def found_by_check(rows: pd.DataFrame) -> dict[str, str]:
-    found = criticise(cast(Any, _Run(manifest=manifest(), rows=rows)), None)
-    return {f.check: f"{f.status}: {f.detail}" for f in found}
+def found_by_check(rows: pd.DataFrame, **facts: Any) -> dict[str, str]:
+    run: Any = SimpleNamespace(manifest=manifest(**facts), samples=lambda: rows.assign(order=0))
+    return {f.check: f"{f.status}: {f.detail}" for f in criticise(run, None)}
 
 
 def test_check_says_the_same_of_rows_as_a_run_has_them() -> None:
@@ -188,8 +140,7 @@ def test_a_fleet_counts_what_was_dropped_and_what_its_links_repeated() -> None:
     errors = {"a": {"replay": 1, "recovery": 2, "crc": 4, "links": {}}, "b": {"replay": None, "recovery": 8, "crc": None, "links": {}}}
     fleet = screen_nodes("x", [link_of("worse", counts=counts, link_error_deltas=errors), link_of("unknown")])
     rows = {n.node: n for n in fleet.nodes}
-    assert rows["worse"].dropped_share == pytest.approx(0.1)
-    assert rows["worse"].link_errors == 15
+    assert (rows["worse"].dropped_share, rows["worse"].link_errors) == (pytest.approx(0.1), 15)
     assert (rows["unknown"].dropped_share, rows["unknown"].link_errors) == (None, None)
     assert dataclasses.asdict(rows["worse"])["drain_gb_per_s"] == 370.5
     assert sorted((row.node, row.pair, row.rows) for row in fleet.links) == [
@@ -217,6 +168,9 @@ def test_what_a_rate_is_held_against(model: Model, simulated: bool) -> None:
     assert found["reference node"].gb_per_s == pytest.approx(370, rel=0.02)
     rates = [m.gb_per_s for m in marks(pair, node_of("NVIDIA H200", 478.1))]
     assert rates == sorted(rates, reverse=True)
+    assert "assumed: measured on H200" in next(
+        m.meaning for m in marks(pair, node_of("NVIDIA H100 80GB HBM3", 478.1)) if m.name == "payload limit"
+    )
 
 
 @pytest.mark.parametrize(
