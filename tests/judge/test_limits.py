@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from xstage_bench.errors import DataError, UsageError, XStageError
+from xstage_bench.errors import DataError, UsageError
 from xstage_bench.judge.limits import GPU, NODE, PAIR, SCHEMA_VERSION, judge, load_limits
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.entry import missing_entry
@@ -51,37 +48,34 @@ def results(tmp_path: Path, text: str, case_: tuple[Any, Model]) -> dict[tuple[s
 
 
 @pytest.mark.parametrize(
-    ("value", "half", "result"), [(370, 3, "pass"), (352, 3, "undetermined"), (349, 3, "undetermined"), (340, 3, "fail"), (350, 0, "pass")]
+    ("text", "half", "both"),
+    [
+        ("drain_gb_per_s = { min = 350 }", (370, 3), ("pass", "pass")),
+        ("drain_gb_per_s = { min = 350 }", (352, 3), ("undetermined", "undetermined")),
+        ("drain_gb_per_s = { min = 350 }", (349, 3), ("undetermined", "undetermined")),
+        ("drain_gb_per_s = { min = 350 }", (340, 3), ("fail", "fail")),
+        ("drain_gb_per_s = { min = 350 }", (350, 0), ("pass", "pass")),
+        ("t0_ns = { min = 400, max = 600 }", (370, 3), ("pass", "pass")),
+        ("drain_share_of_line_rate = { max = 0.5 }", (370, 3), ("fail", "fail")),
+        ('drain_gb_per_s = { min = 350 }\n[pair."1>0"]\ndrain_gb_per_s = { min = 380 }', (370, 3), ("pass", "fail")),
+    ],
 )
-def test_the_whole_interval_decides(tmp_path: Path, value: float, half: float, result: str) -> None:
-    found = results(tmp_path, "[pairs]\ndrain_gb_per_s = { min = 350 }", case(number(value, half)))
-    assert found == {("pair 0>1", "drain_gb_per_s"): result, ("pair 1>0", "drain_gb_per_s"): result}
-
-
-def test_a_range_has_two_ends(tmp_path: Path) -> None:
-    text = "[pairs]\nt0_ns = { min = 400, max = 600 }\ndrain_share_of_line_rate = { max = 0.5 }"
-    found = results(tmp_path, text, case(number(370, 3)))
-    assert found["pair 0>1", "t0_ns"] == "pass"
-    assert found["pair 0>1", "drain_share_of_line_rate"] == "fail"
-
-
-def test_one_pair_has_rules_of_its_own(tmp_path: Path) -> None:
-    text = '[pairs]\ndrain_gb_per_s = { min = 350 }\n[pair."1>0"]\ndrain_gb_per_s = { min = 380 }'
-    found = results(tmp_path, text, case(number(370, 3)))
-    assert found == {("pair 0>1", "drain_gb_per_s"): "pass", ("pair 1>0", "drain_gb_per_s"): "fail"}
+def test_the_whole_interval_decides_of_each_pair_by_its_own_rules(
+    tmp_path: Path, text: str, half: tuple[float, float], both: tuple[str, str]
+) -> None:
+    found = results(tmp_path, f"[pairs]\n{text}", case(number(*half)))
+    metric = text.split(" ")[0]
+    assert found == {("pair 0>1", metric): both[0], ("pair 1>0", metric): both[1]}
 
 
 def test_counts_and_counters(tmp_path: Path) -> None:
     text = "[node]\ngpus = {min = 2}\npairs = {min = 3}\n"
     text += "[gpus]\nlinks_active = {min = 18}\ncrc_errors = {max = 0}\nreplay_errors = {max = 0}"
     found = results(tmp_path, text, case(number(370, 3)))
-    assert found["node", "gpus"] == "pass"
-    assert found["node", "pairs"] == "fail"
-    assert found["GPU 0", "links_active"] == "pass"
-    assert found["GPU 1", "links_active"] == "fail"
-    assert found["GPU 0", "crc_errors"] == "pass"
-    assert found["GPU 0", "replay_errors"] == "fail"
-    assert found["GPU 1", "crc_errors"] == "fail", "a counter that nobody read has not been shown to be zero"
+    bad = {("node", "pairs"), ("GPU 1", "links_active"), ("GPU 0", "replay_errors")}
+    unread = {("GPU 1", "crc_errors"), ("GPU 1", "replay_errors")}  # a counter that nobody read has not been shown to be zero
+    assert {key for key, result in found.items() if result != "pass"} == bad | unread
+    assert (len(found), set(found.values())) == (8, {"pass", "fail"})
 
 
 @pytest.mark.parametrize("metric", [*(f"pairs.{n}" for n in PAIR), *(f"gpus.{n}" for n in GPU), *(f"node.{n}" for n in NODE)])
@@ -149,15 +143,6 @@ def test_paths_and_encodings(tmp_path: Path) -> None:
     path = tmp_path / "limits.toml"
     path.write_bytes(b"\xef\xbb\xbfschema_version = 1\r\n[pairs]\r\nt0_ns = {max = 1}\r\n")
     assert load_limits(path).schema_version == SCHEMA_VERSION
-
-
-@settings(max_examples=150, deadline=None)
-@given(data=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: ("schema_version = 1\n" + t).encode())))
-def test_whatever_the_bytes_only_our_errors(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    path = tmp_path_factory.mktemp("limits") / "x.toml"
-    path.write_bytes(data)
-    with suppress(XStageError):
-        assert load_limits(path).schema_version == SCHEMA_VERSION
 
 
 def test_the_example_of_the_documentation_is_a_limits_file(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from other_gpus import RECORDED, write_model
 from xstage_bench.io.json_file import read_json
 from xstage_bench.judge.check import criticise
 from xstage_bench.judge.compare import Comparison, Side
-from xstage_bench.judge.yardstick import marks
 from xstage_bench.kernels import session
 from xstage_bench.kernels.attention import run as ulysses_run
 from xstage_bench.kernels.attention.attention import TUNED as ATTENTION
@@ -43,28 +42,24 @@ def test_costs_of_another_node_are_named_with_their_gpu(gpu, this):
     assert "turn_cycles" in note
     assert f"was measured on NVIDIA H200, not on this node; {this}" in note
     assert found.document()["costs_from"] == "NVIDIA H200"
-    late = replace(
-        reference_costs(), instrument=reference_costs().instrument | {AHEAD: replace(reference_costs().total_error, value=2000.0)}
-    )
+    known = reference_costs()
+    late = replace(known, instrument=known.instrument | {AHEAD: replace(known.total_error, value=2000.0)})
     notes = predict_tasks(model, tasks, costs=late, twin=False).notes
     assert len(notes) == (1 if gpu == "NVIDIA H200" else 2)
-    assert (
-        f"late operands by defaults measured on NVIDIA H200, this is {gpu}: bytes that a late operand passes 9000 (6500 to 11000) B"
-        in notes[-1]
-    )
+    passes = "bytes that a late operand passes 9000 (6500 to 11000) B"
+    assert f"late operands by defaults measured on NVIDIA H200, this is {gpu}: {passes}" in notes[-1]
     assert forecast_notes(model)[-1] == notes[-1]
 
 
 def test_the_bound_divides_by_the_models_rate_and_says_so_where_it_cannot():
-    rate, source = link_rate(MODEL, "NVIDIA H20", 132)
-    assert (rate, source) == (stage_at(MODEL, 132, STORING_WARPS).rate_gb_per_s, "R of the model")
-    assert 365 < rate < 380
-    assert link_rate(None, "NVIDIA H200", 132)[0] == 355
-    assert "measured" in link_rate(None, "NVIDIA H200", 132)[1]
-    assert link_rate(None, "NVIDIA B200", 148)[0] == 900
-    assert "default of NVIDIA B200, datasheet" in link_rate(None, "NVIDIA B200", 148)[1]
-    assert link_rate(None, "NVIDIA X1", 96) == (355, link_rate(None, "NVIDIA X1", 96)[1])
-    assert "measured on NVIDIA H200, this is NVIDIA X1" in link_rate(None, "NVIDIA X1", 96)[1]
+    assert link_rate(MODEL, "NVIDIA H20", 132) == (stage_at(MODEL, 132, STORING_WARPS).rate_gb_per_s, "R of the model")
+    for gpu, sms, default, words in (
+        ("NVIDIA H200", 132, 355, "measured"),
+        ("NVIDIA B200", 148, 900, "default of NVIDIA B200, datasheet"),
+        ("NVIDIA X1", 96, 355, "measured on NVIDIA H200, this is NVIDIA X1"),
+    ):
+        rate, source = link_rate(None, gpu, sms)
+        assert (rate, words in source) == (default, True)
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H20"])
@@ -101,13 +96,6 @@ def test_the_document_of_attention_names_what_was_tuned_elsewhere(monkeypatch, g
     assert any(f"{gpu}" in note for note in document["forecast_notes"])
 
 
-def test_every_named_default_has_a_finite_value_and_a_source():
-    for default in (*MOE, *ATTENTION):
-        assert np.isfinite(default.value)
-        assert default.source
-        assert default.name in default.words()
-
-
 def run_of(gpu: str, sms: int = 132) -> SimpleNamespace:
     """A recorded run of one plain sweep, as far as its findings look at it."""
     gpus = tuple(Gpu(i, gpu, tuple(range(sms)), 1980.0) for i in range(2))
@@ -125,8 +113,8 @@ def test_findings_say_whose_limits_they_are_held_against(gpu, elsewhere):
     assert (f"measured on NVIDIA H200; this is {gpu}" in found["link sleep"].detail) == elsewhere
     assert "no silence above 50 ms" in found["link sleep"].detail
     if elsewhere:
-        assert f"measured on NVIDIA H200; this is {gpu}: spread within a process 0.02" in found["limits"].detail
         assert found["limits"].status == "ok"
+        assert f"measured on NVIDIA H200; this is {gpu}: spread within a process 0.02" in found["limits"].detail
 
 
 def test_a_comparison_says_whose_spread_it_takes_in():
@@ -140,14 +128,3 @@ def test_a_comparison_says_whose_spread_it_takes_in():
     ]
     (same,) = notes("NVIDIA H20", run_of("NVIDIA H20").manifest)
     assert "spread between runs 0.002" in same
-
-
-def test_the_scale_of_a_link_has_only_what_the_registry_has():
-    pair = MODEL.find("0>1")
-    assert pair is not None
-    scale = {m.name: m for m in marks(pair, run_of("NVIDIA H200").manifest)}
-    assert {"raw link", "payload limit", "nominal", "copy engine", "reference node", "achieved"} == set(scale)
-    h100 = {m.name: m for m in marks(pair, run_of("NVIDIA H100 80GB HBM3").manifest)}
-    assert {"raw link", "payload limit", "nominal", "achieved"} == set(h100)
-    assert "assumed: measured on H200" in h100["payload limit"].meaning
-    assert {m.name for m in marks(pair, run_of("NVIDIA B200", 148).manifest)} == {"raw link", "achieved"}

@@ -15,7 +15,7 @@ from xstage_bench.device.sim import SimDevice
 from xstage_bench.errors import DeviceLostError, UsageError
 from xstage_bench.measure.plan import Options, make_plan
 from xstage_bench.schedule.bursts import Burst, Schedule
-from xstage_bench.schedule.device import Device, Execution, Node
+from xstage_bench.schedule.device import Execution, Node
 from xstage_bench.schedule.trace import Trace
 
 SIM = BackendChoice("sim:h200-nv18-x2", "test", True)
@@ -92,40 +92,24 @@ def test_a_run_records_every_planned_execution_once(tmp_path: Path) -> None:
     assert run.manifest.simulated
 
 
-def test_the_budget_ends_sweeps_and_says_so(tmp_path: Path) -> None:
-    run = runner.record_run(Options(SIM, quick=True, budget_s=0.0), tmp_path / "run", ["xstage", "run"])
-    assert run.manifest.counts["executions"] > 0
-    assert any("budget" in note for note in run.manifest.notes)
-
-
-class Failing:
+def failing(*how: Any, **facts: Any) -> Any:
     """A simulated node on which one pair dies in its second chunk."""
+    device, chunks = open_device(*how, **facts), Counter()
+    inner = device.measure
 
-    def __init__(self, inner: Device) -> None:
-        self._inner = inner
-        self._chunks = 0
-        self.backend = inner.backend
+    def measure(executions: Sequence[Execution]) -> Iterator[Trace]:
+        chunks[executions[0].schedule.source] += 1
+        if chunks[0] == 3 and executions[0].schedule.source == 0:
+            raise DeviceLostError("pair 0>1: gone", "look")
+        return inner(executions)
 
-    def node(self) -> Node:
-        return self._inner.node()
-
-    def verify(self, source: int, destination: int) -> None:
-        self._inner.verify(source, destination)
-
-    def measure(self, executions: Sequence[Execution]) -> Iterator[Trace]:
-        if executions[0].schedule.source == 0:
-            self._chunks += 1
-            if self._chunks == 3:
-                raise DeviceLostError("pair 0>1: gone", "look")
-        return self._inner.measure(executions)
-
-    def close(self) -> None:
-        self._inner.close()
+    device.measure = measure
+    return device
 
 
 def test_a_lost_pair_keeps_what_was_measured_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xstage_bench.measure.order.CHUNK", 100)
-    monkeypatch.setattr(runner, "open_device", lambda *a, **k: Failing(open_device(*a, **k)))
+    monkeypatch.setattr(runner, "open_device", failing)
     run = runner.record_run(Options(SIM, quick=True, only=("isolated",)), tmp_path / "run", ["xstage", "run"])
     assert run.manifest.failed_pairs == {"0>1": "pair 0>1: gone"}
     samples = run.samples()
@@ -136,12 +120,10 @@ def test_a_lost_pair_keeps_what_was_measured_and_the_others_go_on(tmp_path: Path
 
 def test_an_interrupt_keeps_what_was_measured_and_resume_finishes_it(tmp_path: Path) -> None:
     options = Options(SIM, quick=True, only=("isolated", "timer"))
-    calls = 0
+    calls = iter([None, None, None])
 
     def stop(progress: runner.Progress) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 4:
+        if next(calls, KeyboardInterrupt) is not None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -151,18 +133,7 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_finishes_it(tmp_path: P
     assert len(partial.samples()) > 500
     run = runner.record_run(options, tmp_path / "run", ["xstage"], resume=True)
     assert run.manifest.complete
-    samples = run.samples()
-    measured = samples[samples["kind"] == "measure"]
+    measured = run.samples().query("kind == 'measure'")
     assert not measured.duplicated(["schedule", "repetition", "burst"]).any()
-    plan = make_plan(run.manifest.node, options)
-    assert (
-        len(measured) == sum(i.repetitions * len(i.schedule.bursts) for items in plan.pairs.values() for i in items if not i.timeline) * 3
-    )
-
-
-def test_a_run_never_overwrites(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "precious").write_text("x")
-    with pytest.raises(UsageError, match="not empty"):
-        runner.record_run(Options(SIM, quick=True, only=("timer",)), tmp_path / "run", ["xstage"])
-    assert (tmp_path / "run" / "precious").read_text() == "x"
+    planned = [i for items in make_plan(run.manifest.node, options).pairs.values() for i in items if not i.timeline]
+    assert len(measured) == 3 * sum(i.repetitions * len(i.schedule.bursts) for i in planned)
