@@ -13,6 +13,7 @@ from xstage_bench.model.loggp import LogGP, fit_loggp
 from xstage_bench.model.node.calibrate import NodeFit, fit_measured, log_errors
 from xstage_bench.model.node.data import MeasuredSchedules
 from xstage_bench.model.node.intervals import REGIMES, BurstRange, ResidualQuantiles, in_range, interval, learn_spread
+from xstage_bench.model.node.parameters import PARAMETERS
 from xstage_bench.model.node.predict import predict_node
 from xstage_bench.model.node.targets import choose
 from xstage_bench.schedule.bursts import Burst, Schedule
@@ -34,8 +35,6 @@ def test_a_fit_finds_the_truth_it_was_made_from(fit: NodeFit) -> None:
     assert fit.model.values() == pytest.approx(TRUTH.values(), rel=0.12)
     for name, estimate in fit.estimates.items():
         assert estimate.status == "ok", name
-        assert estimate.low is not None
-        assert estimate.high is not None
         width = estimate.high - estimate.low
         truth = getattr(TRUTH, name)
         assert estimate.low - width <= truth <= estimate.high + width, name  # its coverage is counted by tests/claims/node_truth.py
@@ -54,37 +53,25 @@ def test_what_the_schedules_do_not_touch_is_not_identified() -> None:
     alone = [Schedule((Burst(n * w * 512),), 1, w) for w in (1, 4) for n in (4, 8, 16, 64, 256)]
     found = fit_measured(synthesize(TRUTH, alone, np.random.default_rng(2)), PLACE)
     for name in ("link_gb_per_s", "link_buffer_bytes", "service_spread"):
-        assert found.estimates[name].status == "not_identified", name
-        assert found.estimates[name].value is None
-        assert found.estimates[name].reason
-    assert found.estimates["sm_bytes_per_cycle"].status == "ok"
-    assert found.estimates["issue_cycles_per_store"].status == "ok"
-
-
-def test_more_schedules_promise_smaller_errors(data: MeasuredSchedules, fit: NodeFit) -> None:
-    few = fit_measured(data.take(range(0, len(data.keys), 2)), PLACE, TRUTH)
-    variances = [np.diag(np.linalg.pinv(f.information, rcond=1e-12, hermitian=True)) for f in (fit, few)]
-    assert (np.diag(fit.information) > 1e-6).all()
-    assert np.median(np.sqrt(variances[1] / variances[0])) > 1.0
+        one = found.estimates[name]
+        assert (one.status, one.value, bool(one.reason)) == ("not_identified", None, True), name
+    assert {found.estimates[name].status for name in ("sm_bytes_per_cycle", "issue_cycles_per_store")} == {"ok"}
 
 
 def test_a_fixed_parameter_stays_and_says_so(data: MeasuredSchedules) -> None:
     found = fit_measured(data, PLACE, replace(TRUTH, service_spread=0.0), fixed=("service_spread",))
     assert found.model.service_spread == 0.0
     assert found.estimates["service_spread"].value is None
-    assert tuple(found.estimates) == tuple(fit_names())
-
-
-def fit_names() -> list[str]:
-    from xstage_bench.model.node.parameters import PARAMETERS
-
-    return list(PARAMETERS)
+    assert tuple(found.estimates) == tuple(PARAMETERS)
 
 
 def test_too_little_data_is_refused() -> None:
     one = synthesize(TRUTH, [Schedule((Burst(2048),), 4, 1)], np.random.default_rng(0))
     with pytest.raises(DataError, match="measure more"):
         fit_measured(one, PLACE)
+    few = synthesize(TRUTH, [Schedule((Burst(2048),) * 3, 4, 1, start="free")], np.random.default_rng(0))
+    with pytest.raises(DataError, match="four numbers"):
+        fit_loggp(few)
 
 
 def test_choosing_is_repeatable_and_keeps_every_kind(data: MeasuredSchedules) -> None:
@@ -111,11 +98,7 @@ def test_intervals_hold_what_they_promise(data: MeasuredSchedules, fit: NodeFit)
 def test_a_perfect_prediction_scores_zero_and_a_wrong_one_its_error() -> None:
     clean = synthesize(TRUTH, SCHEDULES, np.random.default_rng(1), noise=Noise(0.0, 0.0))
     perfect = score_node(TRUTH, None, clean)
-    assert (perfect.median_error, perfect.p95_error, perfect.balanced_accuracy) == (
-        pytest.approx(0, abs=1e-9),
-        pytest.approx(0, abs=1e-9),
-        1,
-    )
+    assert [perfect.median_error, perfect.p95_error, perfect.balanced_accuracy] == pytest.approx([0, 0, 1], abs=1e-9)
     spread = ResidualQuantiles((np.log(1.1),) * len(REGIMES), (np.log(1.3),) * len(REGIMES), BurstRange((1, 36), (1, 8), (512, 1 << 20)))
     wrong = score_node(TRUTH, spread, replace(clean, issue_cycles=clean.issue_cycles / 1.2))
     assert wrong.median_error == pytest.approx(0.2)
@@ -138,12 +121,6 @@ def test_loggp_finds_its_own_numbers() -> None:
     assert truth.issue_cycles([Schedule((Burst(0), Burst(512)), 1)]).tolist() == [0.0, 79.0]
 
 
-def test_loggp_is_not_fitted_to_fewer_bursts_than_it_has_numbers() -> None:
-    few = synthesize(TRUTH, [Schedule((Burst(2048),) * 3, 4, 1, start="free")], np.random.default_rng(0))
-    with pytest.raises(DataError, match="four numbers"):
-        fit_loggp(few)
-
-
 def test_onset_recovery_and_transient_of_the_truth_meet_themselves() -> None:
     knee = [Schedule((Burst(n * 512),), 36, 1) for n in range(30, 75)]
     need = 36 * 32 * 512 / 100.0
@@ -155,12 +132,6 @@ def test_onset_recovery_and_transient_of_the_truth_meet_themselves() -> None:
     assert all(f.within for f in found if f.measured is not None)
     assert next(f for f in found if f.what == "onset").measured is not None
     assert next(f for f in found if f.what == "transient" and f.factor is not None and f.factor > 1).measured == 24
-
-
-def test_the_quick_list_is_short_and_of_every_kind() -> None:
-    wanted = quick_schedules(132, 0, 1)
-    assert len(wanted) <= 80
-    assert {s.start for s in wanted} == {"isolated", "free", "timed"}
 
 
 def test_log_errors_skip_what_was_not_measured(data: MeasuredSchedules) -> None:

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from made_rows import rows_of
 from node_worlds import quick_schedules, shorter, synthesize
 
 from xstage_bench.errors import DataError
@@ -21,39 +22,13 @@ SCHEDULES = shorter(quick_schedules(36, 0, 1, link_gb_per_s=100.0), 4)
 
 def _rows(schedules: list[Schedule], probe: str = "") -> pd.DataFrame:
     data = synthesize(TRUTH, schedules, np.random.default_rng(5))
-    rows = []
+    parts = []
     for i, s in enumerate(schedules):
-        for b, burst in enumerate(s.bursts):
-            at = int(data.first[i]) + b
-            for process in range(3):
-                rows.append(
-                    {
-                        "schedule": s.key(),
-                        "probe": probe or data.probes[i],
-                        "kind": "measure",
-                        "source": 0,
-                        "destination": 1,
-                        "flavour": "st.v4",
-                        "layout": "contiguous",
-                        "start": s.start,
-                        "producers": s.producer_count,
-                        "producer_set": s.producer_set,
-                        "warps": s.warps,
-                        "burst": b,
-                        "bursts": len(s.bursts),
-                        "bytes": burst.bytes,
-                        "gap_cycles": burst.gap_cycles if s.start == "free" and b else None,
-                        "start_ns": burst.start_ns if s.start == "timed" else None,
-                        "process": process,
-                        "repetition": process,
-                        "issue_mean_cycles": data.by_process[process, at],
-                        "issue_max_cycles": data.by_process[process, at],
-                        "start_mean_ns": data.start_ns[at],
-                        "sm_clock_mhz": 1980.0,
-                        "status": "ok",
-                    }
-                )
-    return pd.DataFrame(rows)
+        at = slice(int(data.first[i]), int(data.first[i + 1]))
+        for p in range(3):
+            words = {"process": p, "repetition": p, "clock": 1980.0}
+            parts.append(rows_of(s, probe or data.probes[i], data.by_process[p, at], data.start_ns[at], **words))
+    return pd.concat(parts, ignore_index=True)
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +36,12 @@ def samples() -> pd.DataFrame:
     return _rows(SCHEDULES)
 
 
-@pytest.fixture(scope="module")
-def producers() -> pd.DataFrame:
-    return pd.DataFrame({"schedule": pd.Series(dtype=str), "smid": pd.Series(dtype=int), "issue_cycles": pd.Series(dtype=float)})
+PRODUCERS = pd.DataFrame({"schedule": pd.Series(dtype=str), "smid": pd.Series(dtype=int), "issue_cycles": pd.Series(dtype=float)})
 
 
 @pytest.fixture(scope="module")
-def entry(samples: pd.DataFrame, producers: pd.DataFrame) -> NodeEntry:
-    return calibrate_node(samples, producers, 0, 1, SMS)
+def entry(samples: pd.DataFrame) -> NodeEntry:
+    return calibrate_node(samples, PRODUCERS, 0, 1, SMS)
 
 
 def test_tables_become_medians_by_schedule_burst_and_process(samples: pd.DataFrame) -> None:
@@ -80,9 +53,7 @@ def test_tables_become_medians_by_schedule_burst_and_process(samples: pd.DataFra
 
 
 def test_rows_that_are_not_valid_do_not_count(samples: pd.DataFrame) -> None:
-    spoiled = pd.concat(
-        [samples, samples.assign(status="throttled", issue_mean_cycles=1e9), samples.assign(kind="warmup", issue_mean_cycles=1e9)]
-    )
+    spoiled = pd.concat([samples, *(samples.assign(issue_mean_cycles=1e9, **bad) for bad in ({"status": "throttled"}, {"kind": "warmup"}))])
     assert measured(spoiled, 0, 1, None).issue_cycles == pytest.approx(measured(samples, 0, 1, None).issue_cycles)
 
 
@@ -105,23 +76,19 @@ def test_an_entry_survives_strict_json(entry: NodeEntry) -> None:
     assert again == entry
     first, second = (predict_node(model_of(e), SCHEDULES).issue_cycles for e in (entry, again))
     assert (first == second).all()
-
-
-def test_held_out_probes_change_nothing(samples: pd.DataFrame, producers: pd.DataFrame, entry: NodeEntry) -> None:
-    poison = _rows(SCHEDULES[:5], probe="holdout").assign(issue_mean_cycles=1e9)
-    both = pd.concat([samples[~samples["schedule"].isin(poison["schedule"])], poison])
-    without = samples[~samples["schedule"].isin(poison["schedule"])]
-    assert calibrate_node(both, producers, 0, 1, SMS, limit=20).used == calibrate_node(without, producers, 0, 1, SMS, limit=20).used
-
-
-def test_a_broken_entry_is_named(entry: NodeEntry) -> None:
-    broken = msgspec.json.decode(msgspec.json.encode(entry), type=NodeEntry)
-    broken.used["credit_cycles"] = -1.0
+    again.used["credit_cycles"] = -1.0
     with pytest.raises(DataError, match="credit_cycles"):
-        model_of(broken)
+        model_of(again)
 
 
-def test_too_few_schedules_are_refused(samples: pd.DataFrame, producers: pd.DataFrame) -> None:
+def test_held_out_probes_change_nothing(samples: pd.DataFrame, entry: NodeEntry) -> None:
+    poison = _rows(SCHEDULES[:5], probe="holdout").assign(issue_mean_cycles=1e9)
+    without = samples[~samples["schedule"].isin(poison["schedule"])]
+    first, second = (calibrate_node(rows, PRODUCERS, 0, 1, SMS, limit=20).used for rows in (pd.concat([without, poison]), without))
+    assert first == second
+
+
+def test_too_few_schedules_are_refused(samples: pd.DataFrame) -> None:
     few = samples[samples["schedule"].isin(samples["schedule"].unique()[:3])]
     with pytest.raises(DataError, match="measure them"):
-        calibrate_node(few, producers, 0, 1, SMS)
+        calibrate_node(few, PRODUCERS, 0, 1, SMS)

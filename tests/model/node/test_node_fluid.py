@@ -11,44 +11,16 @@ L, F, Q, CREDIT = 100.0, 25.0, 10_000.0, 400.0
 
 
 def _rows(
-    members: list[float],
-    load: list[float],
-    *,
-    rule: int = 0,
-    gap: float = 0.0,
-    period: float = 0.0,
-    free: float = 100.0,
-    buffer: float = 0.0,
+    members: list[float], load: list[float], *, rule: int = 0, gap: float = 0.0, period: float = 0.0, buffer: float = 0.0
 ) -> FluidColumns:
-    n = len(load)
-    m = np.array(members)[:, None]
-
-    def one(x: float) -> np.ndarray:
-        return np.array([x])
-
+    n, m = len(load), np.array(members)[:, None]
+    link = {"link": L, "sm_rate": F, "buffer": buffer, "credit": CREDIT, "store_bytes": 512.0, "evens_out": 1e5}
+    link |= dict.fromkeys(("turnaround", "gap_overhead", "stall_turnaround", "blur"), 0.0)
+    bursts = {"load": np.array(load)[:, None], "free": np.full((n, 1), 100.0), "gap": np.full((n, 1), gap), "unheld": np.zeros((n, 1))}
     return FluidColumns(
-        members=m,
-        weight=np.ones_like(m),
-        multiple=np.ones_like(m),
-        capacity=m * Q,
-        load=np.array(load)[:, None],
-        free=np.full((n, 1), free),
-        gap=np.full((n, 1), gap),
-        deadline=period * np.arange(n, dtype=float)[:, None],
-        unheld=np.zeros((n, 1)),
-        bursts=np.array([n]),
-        rule=np.array([rule]),
-        link=one(L),
-        sm_rate=one(F),
-        buffer=one(buffer),
-        credit=one(CREDIT),
-        turnaround=one(0.0),
-        gap_overhead=one(0.0),
-        stall_turnaround=one(0.0),
-        store_bytes=one(512.0),
-        blur=one(0.0),
-        evens_out=one(1e5),
-    )
+        members=m, weight=np.ones_like(m), multiple=np.ones_like(m), capacity=m * Q, deadline=period * np.arange(n, dtype=float)[:, None],
+        bursts=np.array([n]), rule=np.array([rule]), **bursts, **{name: np.array([x]) for name, x in link.items()},
+    )  # fmt: skip
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 50), st.floats(0.1, 5)), min_size=1, max_size=12), st.floats(1, 200))
@@ -60,9 +32,16 @@ def test_the_level_serves_exactly_the_link(children: list[tuple[float, float]], 
     assert served == pytest.approx(min(link, demand.sum()), rel=1e-9)
 
 
-def test_a_burst_below_the_capacity_costs_t0() -> None:
-    out = solve(_rows([6, 6], [9_000.0]))
-    assert out.end[0, :, 0] == pytest.approx([100.0, 100.0])
+@pytest.mark.parametrize(
+    ("members", "load", "buffer", "end"),
+    [
+        ([6, 6], 9_000.0, 0.0, 100.0),  # below the capacity: T0
+        ([1], 100_000.0, 0.0, (100_000 - Q) / F + CREDIT),  # one SM alone is bound by its own rate
+        ([6, 6], 50_000.0, 60_000.0, (50_000 - Q) * 12 / L + CREDIT - 60_000 / L),  # a buffer before the link delays the sharing
+    ],
+)
+def test_an_isolated_burst_of_equal_units(members: list[float], load: float, buffer: float, end: float) -> None:
+    assert solve(_rows(members, [load], buffer=buffer)).end[0, :, 0] == pytest.approx([end] * len(members), rel=1e-6)
 
 
 def test_equal_units_wait_for_their_share_and_a_credit() -> None:
@@ -79,16 +58,6 @@ def test_a_small_unit_is_served_faster_and_then_lends_its_share() -> None:
     drained = emptied * L / 2 / 6
     second = emptied + (80_000 - Q - drained) * 6 / L
     assert out.end[0, :, 0] == pytest.approx([first + CREDIT, second + CREDIT], rel=1e-6)
-
-
-def test_one_sm_alone_is_bound_by_its_own_rate() -> None:
-    out = solve(_rows([1], [100_000.0]))
-    assert out.end[0, 0, 0] == pytest.approx((100_000 - Q) / F + CREDIT)
-
-
-def test_the_buffer_before_the_link_delays_the_sharing() -> None:
-    without, with_buffer = (solve(_rows([6, 6], [50_000.0], buffer=b)).end[0, 0, 0] for b in (0.0, 60_000.0))
-    assert without - with_buffer == pytest.approx(60_000 / L, rel=1e-6)
 
 
 @settings(deadline=None, max_examples=25)

@@ -36,10 +36,6 @@ def test_a_fresh_burst_costs_no_less_than_a_later_one(warps: int, stores: int) -
     assert free_cycles(LAW, 19.0, warps, stores, True) >= free_cycles(LAW, 19.0, warps, stores, False)
 
 
-def test_an_empty_burst_costs_two_clock_reads() -> None:
-    assert float(free_cycles(LAW, 19.0, 1, 0, True)) == LAW.empty
-
-
 def test_many_warps_leave_through_the_port_at_its_own_pace() -> None:
     low, high = free_cycles(LAW, 19.0, 8, np.array([100, 200]), False)
     assert (high - low) / 800 == pytest.approx(LAW.port_cycles)

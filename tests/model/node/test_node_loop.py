@@ -15,7 +15,7 @@ from xstage_bench.model import jit
 from xstage_bench.model.node import compiled
 from xstage_bench.model.node.classes import unit_table
 from xstage_bench.model.node.issue import IssueLaw
-from xstage_bench.model.node.packed import PackedSchedules, pack
+from xstage_bench.model.node.packed import pack
 from xstage_bench.model.node.placement import Placement
 from xstage_bench.model.node.predict import predict_node, predict_packed
 from xstage_bench.schedule.bursts import Burst, Schedule
@@ -41,49 +41,29 @@ def numba() -> None:
 def test_the_compiled_loop_gives_the_numbers_of_numpy_s(exact: bool, clock: float) -> None:
     many = drawn(150, 7)
     fast, slow = (predict_node(NODE, many, sm_clock_mhz=clock, exact=exact, compiled=c) for c in (True, False))
-    assert slow.stalled.mean() > 0.2
-    assert (~slow.stalled).mean() > 0.2
+    assert 0.2 < slow.stalled.mean() < 0.8
     agree(fast, slow)
 
 
-@pytest.mark.usefixtures("numba")
-@pytest.mark.parametrize(
-    "law",
-    [
-        IssueLaw(tail_unheld=1.0),
-        IssueLaw(
-            store_bytes=512.0, unroll=1.0, queue_operations=(4.0, 6.0, 8.0, 6.0), engine_operations=(4.0, 6.0, 8.0, 6.0), engine_cycles=20.0
-        ),
-    ],
+QUEUED = IssueLaw(
+    store_bytes=512.0, unroll=1.0, queue_operations=(4.0, 6.0, 8.0, 6.0), engine_operations=(4.0, 6.0, 8.0, 6.0), engine_cycles=20.0
 )
-def test_both_loops_know_what_is_a_flavour_s_own(law: IssueLaw) -> None:
-    many = drawn(120, 11)
-    model = replace(NODE, issue=law)
-    fast, slow = (predict_node(model, many, compiled=c) for c in (True, False))
-    agree(fast, slow)
-    plain = predict_node(NODE, many, compiled=False)
-    assert np.abs(slow.issue_cycles / plain.issue_cycles - 1).max() > 0.1, "the law makes a difference"
+OTHERS = [
+    {"link_buffer_bytes": 0.0}, {"service_spread": 0.0}, {"credit_cycles": 0.0}, {"link_gb_per_s": 40.0}, {"link_gb_per_s": 5000.0},
+    {"sm_bytes_per_cycle": 2.0}, {"placement": Placement((tuple(range(132)),))}, {"placement": Placement(tuple((i,) for i in range(132)))},
+    {"issue": IssueLaw(tail_unheld=1.0)}, {"issue": QUEUED},
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("numba")
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"link_buffer_bytes": 0.0},
-        {"service_spread": 0.0},
-        {"credit_cycles": 0.0},
-        {"link_gb_per_s": 40.0},
-        {"link_gb_per_s": 5000.0},
-        {"sm_bytes_per_cycle": 2.0},
-        {"placement": Placement((tuple(range(132)),))},
-        {"placement": Placement(tuple((i,) for i in range(132)))},
-    ],
-    ids=lambda c: next(iter(c.items()))[0] + str(next(iter(c.values())))[:6],
-)
-def test_they_agree_for_other_nodes(changes: dict[str, object]) -> None:
-    model = replace(NODE, **changes)
+@pytest.mark.parametrize("changes", OTHERS, ids=lambda c: next(iter(c.items()))[0] + str(next(iter(c.values())))[:6])
+def test_they_agree_for_other_nodes_and_flavours(changes: dict[str, object]) -> None:
     many = drawn(40, 11, 200)
-    agree(*(predict_node(model, many, compiled=c) for c in (True, False)))
+    fast, slow = (predict_node(replace(NODE, **changes), many, compiled=c) for c in (True, False))
+    agree(fast, slow)
+    if "issue" in changes:
+        plain = predict_node(NODE, many, compiled=False)
+        assert np.abs(slow.issue_cycles / plain.issue_cycles - 1).max() > 0.1, "the law makes a difference"
 
 
 @settings(deadline=None, max_examples=40)
@@ -142,27 +122,16 @@ def test_arrays_are_predicted_as_the_schedules_they_came_from() -> None:
     assert predict_node(NODE, []).issue_cycles.size == 0
 
 
-def _changed(packed: PackedSchedules, **changes: object) -> PackedSchedules:
-    return replace(packed, **changes)
-
-
 def test_arrays_that_would_leave_their_bounds_are_refused() -> None:
     packed = pack(drawn(5, 1))
     for changes in (
-        {"producers": packed.producers + 99},
-        {"producers": packed.producers - 99},
-        {"first": packed.first + 1},
-        {"first": packed.first[::-1].copy()},
-        {"bytes": packed.bytes.astype(np.float32)},
-        {"bytes": packed.bytes[:-1]},
-        {"gap_cycles": packed.gap_cycles * np.nan},
-        {"start_ns": packed.start_ns - 1.0},
-        {"rule": packed.rule + 3},
-        {"warps": packed.warps * 0},
-        {"store_bytes": packed.store_bytes * 0},
-    ):
+        {"producers": packed.producers + 99}, {"producers": packed.producers - 99}, {"first": packed.first + 1},
+        {"first": packed.first[::-1].copy()}, {"bytes": packed.bytes.astype(np.float32)}, {"bytes": packed.bytes[:-1]},
+        {"gap_cycles": packed.gap_cycles * np.nan}, {"start_ns": packed.start_ns - 1.0}, {"rule": packed.rule + 3},
+        {"warps": packed.warps * 0}, {"store_bytes": packed.store_bytes * 0},
+    ):  # fmt: skip
         with pytest.raises(UsageError, match="packed schedules"):
-            _changed(packed, **changes)
+            replace(packed, **changes)
 
 
 def test_without_numba_predictions_are_numpy_s_and_asking_for_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
