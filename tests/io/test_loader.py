@@ -56,18 +56,16 @@ def test_helper_by_relative_import_and_same_helper_name_in_two_folders(builtin: 
 
 
 def test_dataclass_with_string_annotations_needs_the_registered_module(builtin: Path) -> None:
-    write(
-        builtin,
-        "a.py",
+    code = (
         "from __future__ import annotations\nimport types\nfrom dataclasses import KW_ONLY, dataclass\nfrom typing import ClassVar\n"
         "@dataclass(slots=True)\nclass P:\n    x: int\n    _: KW_ONLY\n    y: int = 2\n    z: ClassVar[int] = 3\n"
-        "THING = types.SimpleNamespace(name='a', value=P(1).y)\n",
+        "THING = types.SimpleNamespace(name='a', value=P(1).y)\n"
     )
+    write(builtin, "a.py", code)
     assert load()["a"].value == 2  # type: ignore[attr-defined]
     (path, module) = next(iter(loader.load_folder(builtin).items()))
     assert path == (builtin / "a.py").resolve()
-    assert sys.modules[module.__name__] is module
-    assert module.P.__module__ == module.__name__
+    assert (sys.modules[module.__name__], module.P.__module__) == (module, module.__name__)
 
 
 def test_same_name_twice_names_both_files(builtin: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,7 @@ def config(*capabilities: tuple[int, int]) -> bytes:
 
 @pytest.mark.parametrize(
     ("data", "control"),
-    [
-        (config((0x000D, 0x1D)), 0x1D),
-        (config((0x0001, 0), (0x000D, 0x00)), 0),
-        (config((0x0001, 0)), 0),
-        (config(), 0),
-        (bytes(64), None),
-        (b"", None),
-    ],
+    [(config((13, 29)), 29), (config((1, 0), (13, 0)), 0), (config((1, 0)), 0), (config(), 0), (bytes(64), None), (b"", None)],
 )
 def test_acs_control_words(data: bytes, control: int | None) -> None:
     assert acs_control(data) == control
@@ -68,7 +62,6 @@ def test_a_bare_machine_with_a_translating_iommu_and_acs(tmp_path: Path) -> None
     )  # fmt: skip
     host = read_host(tmp_path, root)
     assert (host.iommu, host.acs_redirecting, host.container) == ("translating", ("0000:00:01.0",), None)
-    assert host.free_bytes is not None
     assert host.free_bytes > 0
 
 
@@ -113,15 +106,11 @@ def test_no_limit_is_none(tmp_path: Path, value: str) -> None:
 
 @pytest.mark.parametrize(("free", "status"), [(10**12, "ok"), (2 * 2 * BYTES_PER_PAIR, "warn"), (1000, "fail"), (None, "warn")])
 def test_room_for_the_run(free: int | None, status: str) -> None:
-    import dataclasses
-
     (found,) = (f for f in examine_host(dataclasses.replace(QUIET, free_bytes=free), ENVIRONMENT, 2) if f.check == "disk")
     assert found.status == status
 
 
 def test_what_hinders_peer_traffic_is_a_warning_with_a_way_out() -> None:
-    import dataclasses
-
     hindered: Any = dataclasses.replace(QUIET, iommu="translating", acs_redirecting=("0000:00:01.0",))
     found = {f.check: f for f in examine_host(hindered, ENVIRONMENT, 2)}
     assert (found["IOMMU"].status, found["ACS"].status) == ("warn", "warn")

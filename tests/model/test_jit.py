@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import os
 import sys
 from pathlib import Path
@@ -23,8 +24,6 @@ def load(path: Path, source: str) -> ModuleType:
     path.write_text(source)
     os.utime(path, (1, 1))  # numba tells by time and size whether a file has changed
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     exec(compile(source, str(path), "exec"), module.__dict__)
     return module
@@ -32,8 +31,6 @@ def load(path: Path, source: str) -> ModuleType:
 
 def test_a_change_of_a_callee_in_another_file_is_compiled_again(tmp_path: Path) -> None:
     pytest.importorskip("numba", exc_type=ImportError)
-    import linecache
-
     for more in (1, 5):
         linecache.clearcache()
         modules = load(tmp_path / "jit_callee.py", CALLEE.format(more=more)), load(tmp_path / "jit_entry.py", ENTRY)
@@ -45,8 +42,7 @@ def test_what_cannot_be_compiled_is_an_error_only_where_it_is_wanted() -> None:
     def make():
         raise ImportError("no numba")
 
-    assert compiled_if(None, True, make) is None
-    assert compiled_if(False, True, make) is None
+    assert compiled_if(None, True, make) is compiled_if(False, True, make) is None
     with pytest.raises(UsageError, match="no numba") as caught:
         compiled_if(True, False, make)
     assert "pip install" in str(caught.value.hint)

@@ -19,7 +19,7 @@ from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.laws import balanced_accuracy
 from xstage_bench.model.pacer import Pacer, answers
 from xstage_bench.model.predict import predict_all
-from xstage_bench.model.stage import Stage, stage_at
+from xstage_bench.model.stage import stage_at
 from xstage_bench.model.validate import STALLED_ABOVE
 from xstage_bench.record.reader import Run, schedules_of
 from xstage_bench.show.export import export_model
@@ -72,11 +72,6 @@ int main() {
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model(RUN / "model.json")
-
-
-@pytest.fixture(scope="module")
 def header() -> str:
     return export_model(exported_model(RUN), "cuh")
 
@@ -107,7 +102,7 @@ steps = st.lists(st.tuples(st.integers(1, 64), st.integers(0, 60_000), st.intege
 @settings(max_examples=60, deadline=None)
 def test_cpp_and_python_agree(host: Path, steps: list[tuple[int, int, int, bool]], start: int, k: int) -> None:
     """Over wraps of the 32-bit clock too: bursts of n steps, each so long after the one before, each taking so long."""
-    stage = _stage(k)
+    stage = stage_at(load_model(RUN / "model.json"), k, 4)
     pacer, calls, expected, now = Pacer(stage, start), [], [], start
     for n, gap, took, settles in steps:
         size, now = n * stage.step_bytes, now + gap
@@ -127,19 +122,12 @@ def test_cpp_and_python_agree(host: Path, steps: list[tuple[int, int, int, bool]
         assert wait == pytest.approx(max(0.0, ahead - max(room, 0)), abs=20 + i)
 
 
-def _stage(k: int) -> Stage:
-    return stage_at(load_model(RUN / "model.json"), k, 4)
-
-
 def test_an_estimate_does_not_come_back_when_the_clock_wraps(host: Path) -> None:
     size = 16384
     calls = [("n", size, 1000), ("w", size, 1001), ("w", size, 1000 + 2**31), ("w", size, 2**32 - 2**27), ("w", size, 2**32 + 900)]
     assert [row[0] for row in ask_host(host, 132, 4, 0, calls)] == [1, 0, 0, 1]  # the last: a whole turn later, as the header says
-
-
-def test_nothing_stalls_where_nothing_saturates(host: Path) -> None:
-    calls = [("n", 1 << 20, 0), ("w", 1 << 20, 1), ("s", 0, 2), ("w", 1 << 20, 3)]
-    assert [row[0] for row in ask_host(host, 1, 1, 0, calls)] == [0, 0]
+    never = [("n", 1 << 20, 0), ("w", 1 << 20, 1), ("s", 0, 2), ("w", 1 << 20, 3)]
+    assert [row[0] for row in ask_host(host, 1, 1, 0, never)] == [0, 0], "nothing stalls where nothing saturates"
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -220,7 +208,5 @@ def test_right_about_stalls_of_a_simulated_hold_out(quick_run: tuple[Run, Model]
     truth = np.concatenate(measured)
     with_settle, without = (balanced_accuracy(truth, np.concatenate(said[x])) for x in (True, False))
     assert truth.size > 20_000
-    assert with_settle is not None
-    assert without is not None
     assert with_settle > 0.88
     assert 0.80 < without < with_settle - 0.02

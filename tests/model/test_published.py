@@ -42,7 +42,6 @@ def test_isolated_bursts_follow_the_published_law(model: Model, kib: int) -> Non
 def test_the_knee_is_the_published_one(model: Model) -> None:
     """33 KiB per producer: where T0 and (V - Q)/R cross."""
     entry = entry_of(model.pairs[0])
-    assert entry is not None
     capacity = model_of(entry).capacity_bytes(range(X_STAGE.producers))
     assert capacity == pytest.approx(X_STAGE.capacity_bytes)
     assert (capacity + X_STAGE.t0_ns * X_STAGE.drain_gb_per_s) / X_STAGE.producers / 1024 == pytest.approx(33, abs=0.5)
@@ -68,6 +67,5 @@ def test_the_document_says_what_it_stands_on(model: Model, tmp_path: Path) -> No
     }  # fmt: skip
     assert predict_tasks(model, bursts(2048)).total_low_ns is None
     wild = entry_of(published_model(X_STAGE, reference_costs(), service_spread=7.0).pairs[0])
-    assert wild is not None
     with pytest.raises(DataError, match="service_spread"):
         model_of(wild)

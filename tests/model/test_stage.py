@@ -18,6 +18,8 @@ from xstage_bench.model.document import Model, load_model
 from xstage_bench.model.predict import predict
 from xstage_bench.model.stage import Stage, stage_at, stages
 from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.show.export import export_model
+from xstage_bench.show.export.document import exported_model
 
 RECORDED = h200.MODEL
 
@@ -58,22 +60,17 @@ def test_what_model_json_says_of_the_reference_burst(model: Model) -> None:
                 assert stage.recovery_gap_cycles(entry.bytes) == pytest.approx(entry.recovery_gap_cycles.value, rel=1e-6)
             if entry.knee_bytes.value is not None:
                 size = stage.largest_free_burst_bytes()
-                assert size is not None
                 assert entry.knee_bytes.value - stage.step_bytes < size <= entry.knee_bytes.value
 
 
 def test_a_stage_between_fitted_ones(model: Model) -> None:
     low, mid, high = (stage_at(model, k, 4) for k in (96, 110, 132))
     assert mid.producers == 110
-    assert low.rate_gb_per_s is not None
-    assert mid.rate_gb_per_s is not None
-    assert high.rate_gb_per_s is not None
     assert low.rate_gb_per_s <= mid.rate_gb_per_s <= high.rate_gb_per_s
     assert low.capacity_bytes.value < mid.capacity_bytes.value < high.capacity_bytes.value  # type: ignore[operator]
     assert mid.capacity_bytes.low < mid.capacity_bytes.value < mid.capacity_bytes.high  # type: ignore[operator]
     narrow = stage_at(model, 132, 3)
-    assert narrow.warps == 3
-    assert narrow.bytes % narrow.step_bytes == 0
+    assert (narrow.warps, narrow.bytes % narrow.step_bytes) == (3, 0)
     assert narrow.t0_cycles.value == pytest.approx(narrow.free_cycles(narrow.bytes))
     with pytest.raises(UsageError, match="has no pair 5>6"):
         stage_at(model, 1, 1, pair="5>6")
@@ -84,30 +81,21 @@ def stage_of_recorded(k: int, w: int) -> Stage:
     return stage_at(load_model(RECORDED), k, w)
 
 
-@given(
-    k=st.sampled_from([16, 48, 132]),
-    w=st.sampled_from([1, 4, 16]),
-    n=st.integers(1, 300),
-    backlog=st.floats(0, 3e6),
-    gap=st.floats(0, 1e5),
-)
+@given(st.sampled_from([16, 48, 132]), st.sampled_from([1, 4, 16]), st.integers(1, 300), st.floats(0, 3e6), st.floats(0, 1e5))
 @settings(max_examples=100, deadline=None)
 def test_the_closed_forms_agree_with_each_other(k: int, w: int, n: int, backlog: float, gap: float) -> None:
     stage = stage_of_recorded(k, w)
     size = n * stage.step_bytes
     largest = stage.largest_free_burst_bytes(backlog)
-    assert largest is not None
     if size <= largest:
         assert stage.stall_cycles(size, backlog) <= 1e-6
     else:
         assert stage.stall_cycles(size, backlog) > 0
     steady = stage.largest_steady_burst_bytes(gap)
-    assert steady is not None
     assert steady <= stage.largest_free_burst_bytes()  # type: ignore[operator]
     assert stage.recovery_gap_cycles(steady) <= gap + 1e-6
-    assert stage.period_cycles(size, stage.recovery_gap_cycles(size)) == pytest.approx(
-        stage.free_cycles(size) + stage.recovery_gap_cycles(size)
-    )
+    recovery = stage.recovery_gap_cycles(size)
+    assert stage.period_cycles(size, recovery) == pytest.approx(stage.free_cycles(size) + recovery)
     assert stage.backlog_after(backlog, size, 1e9) == 0
 
 
@@ -137,9 +125,6 @@ int main() {
 
 
 def test_the_cpp_twin_gives_the_same_numbers(model: Model, tmp_path: Path) -> None:
-    from xstage_bench.show.export import export_model
-    from xstage_bench.show.export.document import exported_model
-
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler for the CPU here")

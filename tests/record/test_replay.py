@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_fake import NODE, make_manifest, make_run, make_schedules, make_trace
 
+from xstage_bench.device import replay
 from xstage_bench.device.replay import ReplayDevice, find_run
 from xstage_bench.errors import DataError, PairError, UsageError
 from xstage_bench.record.columns import MEASURED, PER_PRODUCER, recorded_precision
@@ -75,19 +78,10 @@ def schedules(draw):
     warps = draw(st.integers(1, 16))
     size = draw(bursts)
     starts = sorted(s for _, _, s in size)
-    producers = draw(
-        st.one_of(
-            st.integers(1, 24), st.lists(st.sampled_from(NODE.gpus[0].smids), min_size=1, unique=True).map(lambda x: tuple(sorted(x)))
-        )
-    )
-    return Schedule(
-        tuple(Burst(512 * warps * n, g, s) for (n, g, _), s in zip(size, starts, strict=True)),
-        producers,
-        warps,
-        source=draw(st.integers(0, 1)),
-        destination=draw(st.integers(0, 1)),
-        start=draw(st.sampled_from(["isolated", "free", "timed"])),
-    )
+    chosen = st.lists(st.sampled_from(NODE.gpus[0].smids), min_size=1, unique=True).map(lambda x: tuple(sorted(x)))
+    pair = draw(st.integers(0, 1)), draw(st.integers(0, 1))
+    some = tuple(Burst(512 * warps * n, g, s) for (n, g, _), s in zip(size, starts, strict=True))
+    return Schedule(some, draw(st.integers(1, 24) | chosen), warps, *pair, draw(st.sampled_from(["isolated", "free", "timed"])))
 
 
 @given(st.lists(schedules(), min_size=1, max_size=5), st.booleans())
@@ -106,7 +100,7 @@ def test_any_schedules_come_back(tmp_path_factory, some, keep):
         assert np.isnan(trace.start_ns).all() != keep
 
 
-def test_what_was_not_recorded_is_refused(recorded):
+def test_what_was_not_recorded_is_refused_but_for_a_warm_up(recorded):
     folder, _ = recorded
     device = ReplayDevice(str(folder), process=1)
     other = Schedule((Burst(512 * 77),), 3)
@@ -117,17 +111,12 @@ def test_what_was_not_recorded_is_refused(recorded):
     with pytest.raises(UsageError, match="measure 0 of schedule") as caught:
         list(device.measure([Execution(known, 0)]))
     assert "[2, 3]" in caught.value.hint
+    (warm,) = device.measure([Execution(make_schedules()[3], 50, kind="warmup")])
+    assert warm.status == "warmup", "a warm-up that was not recorded is served, and marked"
     with pytest.raises(UsageError, match="time line"):
         list(device.measure([Execution(known, timeline=True)]))
     with pytest.raises(UsageError, match="process 3 is not in"):
         ReplayDevice(str(folder), process=3)
-
-
-def test_a_warm_up_not_recorded_is_served_marked(recorded):
-    folder, _ = recorded
-    known = make_schedules()[3]
-    (trace,) = ReplayDevice(str(folder)).measure([Execution(known, 50, kind="warmup")])
-    assert trace.status == "warmup"
 
 
 def test_an_execution_recorded_twice_is_served_in_order(tmp_path):
@@ -143,10 +132,6 @@ def test_an_execution_recorded_twice_is_served_in_order(tmp_path):
 
 def test_names_and_places(recorded, tmp_path, monkeypatch):
     folder, _ = recorded
-    import shutil
-
-    from xstage_bench.device import replay
-
     results = tmp_path / "results"
     shutil.copytree(folder, results / "node-a")
     shutil.copytree(folder, results / "reference" / "node-b")
@@ -181,10 +166,6 @@ def test_the_replay_of_a_simulated_run_is_simulated_and_failed_pairs_fail_again(
 
 
 def test_incomplete_producers_are_named(recorded, tmp_path):
-    import shutil
-
-    import pyarrow.parquet as pq
-
     folder, plan = recorded
     copy = shutil.copytree(folder, tmp_path / "r")
     part = sorted((copy / "producers").iterdir())[0]

@@ -18,7 +18,7 @@ from xstage_bench.measure.probe import Sweep, load_probes
 from xstage_bench.record.reader import load_run
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.completion import INSTRUCTIONS, completion_of, every_completion
-from xstage_bench.schedule.device import Gpu, Node
+from xstage_bench.schedule.device import Execution, Gpu, Node
 from xstage_bench.schedule.flavour import FLAVOURS, WARP_STORE_BYTES, Flavour, for_architecture, load_flavour, register
 from xstage_bench.schedule.layouts import LAYOUTS
 
@@ -102,12 +102,9 @@ def test_every_schedule_of_these_probes_can_be_executed(name: str, quick: bool) 
     assert not [s for s in schedules if FLAVOURS[s.flavour].alias_of is not None], "aliases are one row"
 
 
-def test_they_are_asked_for_by_name_only() -> None:
-    plan = make_plan(HOPPER, Options(SIM, quick=True))
-    assert not {i.probe.name for items in plan.pairs.values() for i in items} & {"flavours", "layouts", "fences"}
-
-
 def test_a_device_that_does_not_know_them_leaves_them_out_and_says_so() -> None:
+    default = make_plan(HOPPER, Options(SIM, quick=True)).pairs.values()
+    assert not {i.probe.name for items in default for i in items} & {"flavours", "layouts", "fences"}, "asked for by name only"
     plan = make_plan(PLAIN, Options(SIM, only=("flavours", "layouts", "fences"), quick=True))
     assert {i.schedule.flavour for items in plan.pairs.values() for i in items} == {"st.v4"}
     assert any("flavour bulk.2048" in note for note in plan.notes)
@@ -118,16 +115,12 @@ def test_a_device_that_does_not_know_them_leaves_them_out_and_says_so() -> None:
 
 
 def test_a_launch_has_one_variant() -> None:
-    from xstage_bench.schedule.device import Execution
-
     mixed = [Execution(Schedule((Burst(2048),), 4, flavour=f)) for f in ("st.v4", "st.v4", "st.v2", "st.v4")]
     batches = list(layout.batches(mixed, SMIDS, 1980.0, 0))
     assert [(b.variant.flavour.name, len(b.executions)) for b in batches] == [("st.v4", 2), ("st.v2", 1), ("st.v4", 1)]
 
 
 def test_one_idle_sm_is_set_apart_for_completions_elsewhere() -> None:
-    from xstage_bench.schedule.device import Execution
-
     (batch,) = layout.batches([Execution(Schedule((Burst(512),), k)) for k in (4, 132)], SMIDS, 1980.0, 0)
     assert [(row == layout.ELSEWHERE).sum() for row in batch.producer_of] == [1, 0]
     assert [(row >= 0).sum() for row in batch.producer_of] == [4, 132]

@@ -20,17 +20,10 @@ from xstage_bench.schedule.tasks import NONE, TaskSchedule
 from xstage_bench.show.perfetto import all_events, burst_events, encode_trace, task_events, under_way, write_trace
 
 WAVE = TaskSchedule(
-    producers=4,
-    producer=np.repeat(np.arange(4), 3),
-    compute_cycles=np.tile([3000, 1000, 0], 4),
-    bytes=np.tile([0, 32_768, 2048], 4),
-    remote_bytes=np.tile([0, 28_672, 0], 4),
-    waits_for=np.tile([NONE, 0, NONE], 4),
-    signals=np.tile([0, NONE, NONE], 4),
-    phase=np.tile([0, 1, 1], 4),
-    phases=("linear1", "linear2"),
-    name="wave",
-)
+    producers=4, producer=np.repeat(np.arange(4), 3), compute_cycles=np.tile([3000, 1000, 0], 4), bytes=np.tile([0, 32_768, 2048], 4),
+    remote_bytes=np.tile([0, 28_672, 0], 4), waits_for=np.tile([NONE, 0, NONE], 4), signals=np.tile([0, NONE, NONE], 4),
+    phase=np.tile([0, 1, 1], 4), phases=("linear1", "linear2"), name="wave",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +38,13 @@ def parsed(data: bytes) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = document["traceEvents"]
     for e in events:
         assert {"ph", "pid", "tid", "name", "args"} <= set(e)
-        assert isinstance(e["pid"], int)
-        assert isinstance(e["tid"], int)
+        assert (type(e["pid"]), type(e["tid"])) == (int, int)
         if e["ph"] == "X":
-            assert e["ts"] >= 0
-            assert e["dur"] >= 0
-            assert isinstance(e["cat"], str)
+            assert (e["ts"] >= 0, e["dur"] >= 0, type(e["cat"])) == (True, True, str)
         elif e["ph"] == "C":
             assert all(isinstance(x, int | float) for x in e["args"].values())
         else:
-            assert e["ph"] == "M"
-            assert e["name"] in ("process_name", "thread_name")
+            assert (e["ph"], e["name"]) in (("M", "process_name"), ("M", "thread_name"))
             assert isinstance(e["args"]["name"], str)
     named = {(e["pid"], e["tid"]) for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} <= named
@@ -80,8 +69,7 @@ def test_tasks_of_a_prediction(model: Model, tmp_path: Path) -> None:
     count = {c: sum(e["cat"] == c for e in slices) for c in ("compute", "store", "signal")}
     assert count == {"compute": 12, "store": 8, "signal": 4}
     first = next(e for e in slices if e["cat"] == "store" and e["args"]["task"] == 1)
-    assert first["ts"] == pytest.approx(p.compute_end_ns[1] * 1e-3)
-    assert first["dur"] == pytest.approx(p.issue_ns[1] * 1e-3)
+    assert (first["ts"], first["dur"]) == pytest.approx((p.compute_end_ns[1] * 1e-3, p.issue_ns[1] * 1e-3))
     assert first["name"] == "linear2: store"
     assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"wave (predicted)"}
     counter = [(e["ts"], e["args"]["bytes"]) for e in events if e["ph"] == "C"]
@@ -102,8 +90,7 @@ def test_bursts_and_several_time_lines(model: Model) -> None:
     s = Schedule((Burst(65_536), Burst(65_536, 2000)), 132, 4, start="free")
     p = predict(model, s)
     events = parsed(encode_trace(burst_events(p)))
-    assert sum(e["ph"] == "X" and e["cat"] == "issue" for e in events) == 2
-    assert sum(e["ph"] == "X" and e["cat"] == "stall" for e in events) == 2
+    assert [sum(e["ph"] == "X" and e["cat"] == cat for e in events) for cat in ("issue", "stall")] == [2, 2]
     both = parsed(encode_trace(all_events([p, predict_tasks(model, WAVE)])))
     assert {e["pid"] for e in both} == {1, 2}
 

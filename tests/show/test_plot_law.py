@@ -43,15 +43,7 @@ def test_isolated_law_is_free_up_to_the_knee_and_then_on_the_stalled_line(
     expected = np.where(size <= knee, t0, base + free * knee / 2048 + free * ratio * (size - knee) / 2048)
     np.testing.assert_allclose(cycles, expected, rtol=1e-9)
     assert (np.diff(cycles) >= -1e-6).all()
-
-
-def test_law_without_a_knee_is_t0_and_without_t0_is_nothing() -> None:
-    e = entry(knee=None)
-    np.testing.assert_array_equal(COMMON.isolated_cycles(e, [2048.0, 1e6], "st.v4"), COMMON.free_cycles(e, [2048.0, 1e6], "st.v4"))
-
-
-def test_drain_time_is_all_producers_bytes_over_rate() -> None:
-    # 132 SMs x 65 536 B over 370 bytes per ns.
+    np.testing.assert_array_equal(COMMON.isolated_cycles(entry(base, free, knee=None), size, "st.v4"), t0)
     assert COMMON.drain_ns(entry(), 65536) == pytest.approx(132 * 65536 / 370)
 
 
@@ -81,33 +73,20 @@ def test_onset_point_has_the_period_asked_for_and_the_stall_of_the_last_half() -
     t0_us = (60 + 32 * 30) / 2000
     rows = timed_rows(9000, [t0_us] * 4 + [3 * t0_us] * 4)
     (point,) = FILES["onset"].onset_points(rows, fitted, 2000.0).to_dict("records")
-    assert point["period_us"] == pytest.approx(9.0)
-    assert point["stall"] == pytest.approx(3.0)
-    assert point["load"] == pytest.approx(9.0 / (132 * 65536 / 370 / 1e3))
-    assert point["n"] == 4
-
-
-def test_onset_leaves_out_unequal_bursts_and_unfitted_producers() -> None:
-    fitted = PairModel(pair="0>1", flavour="st.v4", layout="contiguous", burst_gap=[entry()])
+    expected = {"period_us": 9.0, "stall": 3.0, "load": 9.0 / (132 * 65536 / 370 / 1e3), "n": 4}
+    assert {name: point[name] for name in expected} == pytest.approx(expected)
     rows = timed_rows(9000, [1.0] * 4)
-    unequal = rows.assign(bytes=[2048, 4096, 2048, 4096])
-    other = rows.assign(producers=64)
-    for some in (unequal, other, rows.iloc[:0]):
+    for some in (rows.assign(bytes=[2048, 4096, 2048, 4096]), rows.assign(producers=64), rows.iloc[:0]):
         assert len(FILES["onset"].onset_points(some, fitted, 2000.0)) == 0
 
 
-RATES = {(a, b): 370.0 + a - b for a in range(4) for b in range(4) if a != b}
-
-
-def test_one_slow_pair_of_twelve_is_the_outlier() -> None:
-    assert FILES["pairs"].outliers({**RATES, (2, 1): 180.0}) == {(2, 1)}
+PAIRS = [(a, b) for a in range(4) for b in range(4) if a != b]
 
 
 @given(st.integers(0, 10_000))
-def test_pairs_that_differ_by_noise_have_no_outlier(seed: int) -> None:
-    noise = np.random.default_rng(seed).normal(1.0, 0.008, len(RATES))
-    assert FILES["pairs"].outliers({key: 370.0 * f for key, f in zip(RATES, noise, strict=True)}) == set()
-
-
-def test_two_pairs_cannot_tell_which_is_odd() -> None:
-    assert FILES["pairs"].outliers({(0, 1): 370.0, (1, 0): 180.0}) == set()
+def test_pairs_that_differ_by_noise_have_no_outlier_but_a_slow_one_among_many(seed: int) -> None:
+    noise = np.random.default_rng(seed).normal(1.0, 0.008, len(PAIRS))
+    rates = {key: 370.0 * f for key, f in zip(PAIRS, noise, strict=True)}
+    outliers = FILES["pairs"].outliers
+    assert outliers(rates) == outliers({(0, 1): 370.0, (1, 0): 180.0}) == set()
+    assert outliers({**rates, (2, 1): 180.0}) == {(2, 1)}
