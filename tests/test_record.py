@@ -1,7 +1,5 @@
 """``make record``: parts by the product's own verbs, resumed and packed, on the simulator."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

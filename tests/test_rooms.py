@@ -1,7 +1,5 @@
 """The architecture: who may import what, file sizes, no private names across modules, no Python in cuda/."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -123,7 +121,7 @@ def test_there_are_no_circles():
 def test_every_module_is_reached_from_a_verb_the_api_a_probe_or_a_figure():
     todo = [m for m in MODULES if m.split(".")[1:2] in ([], ["cli"], ["__main__"], ["types"])]
     for path in LOADED:
-        todo += imported_by_plugin(path)
+        todo += [m for m, _ in imports(path.read_text()) if m in MODULES]
     seen: set[str] = set()
     while todo:
         module = todo.pop()
@@ -132,10 +130,6 @@ def test_every_module_is_reached_from_a_verb_the_api_a_probe_or_a_figure():
             parent = module.rpartition(".")[0]
             todo += [*GRAPH[module], *([parent] if parent else [])]
     assert sorted(set(MODULES) - seen) == []
-
-
-def imported_by_plugin(path: Path) -> set[str]:
-    return {m for m, _ in imports(path.read_text()) if m in MODULES}
 
 
 def test_a_public_class_name_exists_once():
@@ -229,10 +223,6 @@ def test_files_are_short():
     assert too_long == {}
 
 
-def test_five_files_at_the_top():
-    assert sorted(p.stem for p in PACKAGE.glob("*.py")) == ["__init__", "__main__", "errors", "profile", "version"]
-
-
 def test_one_importable_package():
     assert [name_of(p) for p in (ROOT / "cuda").rglob("*.py")] == []
     assert [name_of(p) for folder in ("probes", "analysis", "results", "tests") for p in (ROOT / folder).rglob("__init__.py")] == []
@@ -252,9 +242,9 @@ def test_help_loads_nothing_heavy():
     assert not loaded & {*HEAVY, "pynvml", "cuda", "msgspec", "rich"}
 
 
-@pytest.mark.parametrize("verb", ["profile", "doctor", "fit", "report", "export", "import", "predict", "advise"])
-def test_the_help_of_a_verb_loads_nothing_heavy(verb):
-    assert not loaded_by(f"from xstage_bench.cli import run\nassert run(['{verb}', '--help']) == 0") & HEAVY
+def test_the_help_of_every_verb_loads_nothing_heavy():
+    code = "from xstage_bench.cli import run\nfrom xstage_bench.cli.group import VERBS\nassert not any(run([v, '--help']) for v in VERBS)"
+    assert not loaded_by(code) & HEAVY
 
 
 def test_the_model_loads_neither_click_nor_matplotlib():

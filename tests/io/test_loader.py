@@ -1,7 +1,5 @@
 """The loader by path: helpers by relative import, dataclasses, names defined twice, and files that cannot be executed."""
 
-from __future__ import annotations
-
 import sys
 import types
 from pathlib import Path

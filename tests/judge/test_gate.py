@@ -1,7 +1,5 @@
 """The judge of a model: each limit from both sides, whose errors it is held against, and what check, validate and predict then say."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Numbers that a verdict rests on, each against a small truth made by hand: another's statistic, bound or count must not pass."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast

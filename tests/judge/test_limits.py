@@ -1,7 +1,5 @@
 """Limits files: what passes, what fails, what is undetermined; a missing quantity fails; no file makes anything but our errors."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace

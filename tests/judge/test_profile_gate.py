@@ -1,7 +1,5 @@
 """`xstage profile` on a simulated instrument that stamps "issued" where the model means "taken": exit 4, and what it says."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

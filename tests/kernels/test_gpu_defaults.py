@@ -1,7 +1,5 @@
 """What rests on numbers of another GPU says so: task costs, late operands, and the tuned constants of both fused kernels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What the host does to peer traffic and to a run, read from a recorded /proc and /sys."""
 
-from __future__ import annotations
-
 import dataclasses
 import struct
 from pathlib import Path

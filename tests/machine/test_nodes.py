@@ -1,7 +1,5 @@
 """Topology and doctor on nodes that this project has not seen: what joins which pair, what is refused, what is only noted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

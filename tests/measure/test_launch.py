@@ -1,7 +1,5 @@
 """Many nodes at once: one report per rank, rank 0 answers for all; under a real mpirun, and by a launcher's variables alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What ``plan`` says of memory and kernels is what the cuda device takes."""
 
-from __future__ import annotations
-
 import pytest
 
 from xstage_bench.device.backend import BackendChoice

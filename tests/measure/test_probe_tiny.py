@@ -1,7 +1,5 @@
 """The family of tiny bursts behind a full stage: what it asks for, that no fit sees it, and that it is scored on its own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """The probes `choice` and `sleep`: what they ask for, and that the recorded map of units is what the recorded run shows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The runner: what is planned is executed and recorded, in random order, and one pair's failure is not the others'."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Functions of several modules compiled as one program: what is kept on disk must not outlive a change of any of them."""
 
-from __future__ import annotations
-
 import importlib.util
 import linecache
 import os

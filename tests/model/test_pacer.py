@@ -1,7 +1,5 @@
 """The pacer: its C++ and its Python agree, a question is three instructions, and on recorded schedules it is right about stalls."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

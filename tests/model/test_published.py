@@ -1,7 +1,5 @@
 """A model from three published numbers: it is the paper's law, and what it says of the paper's own kernels is what is written down."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The law of fences and releases: known truth comes back, and the recorded sweep says what results/h200-x2/fences says."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

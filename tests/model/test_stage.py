@@ -1,7 +1,5 @@
 """A Stage says what `predict` says, in closed form; and its C++ twin says the same."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from functools import cache

@@ -1,7 +1,5 @@
 """Exports carry every value of a run, strictly, and never write over it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A kill at any moment, a full disk, a folder that may not be written: what was flushed stays, and can be resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

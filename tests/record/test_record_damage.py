@@ -1,7 +1,5 @@
 """Damaged, foreign and newer files: each one clear error, each with a hint, never a traceback."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """What is written is what is read, value for value."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

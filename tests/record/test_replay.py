@@ -1,24 +1,17 @@
 """A replayed run gives back what was recorded, bit for bit, and refuses what was not."""
 
-from __future__ import annotations
-
 import shutil
-from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from record_fake import NODE, make_manifest, make_run, make_schedules, make_trace
 
 from xstage_bench.device import replay
 from xstage_bench.device.replay import ReplayDevice, find_run
 from xstage_bench.errors import DataError, PairError, UsageError
 from xstage_bench.record.columns import MEASURED, PER_PRODUCER, recorded_precision
-from xstage_bench.record.reader import load_run
 from xstage_bench.record.writer import RunWriter
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
@@ -47,57 +40,6 @@ def test_summaries_and_marks_come_back(recorded):
                 got, expected = getattr(trace, name), getattr(original, name)
                 assert got.shape == expected.shape
                 np.testing.assert_array_equal(got, expected if kept else np.full_like(expected, np.nan))
-
-
-def test_recording_a_replay_gives_the_same_tables(recorded, tmp_path):
-    folder, _ = recorded
-    original = load_run(folder)
-    with RunWriter(tmp_path / "again", replace(original.manifest, backend="replay:fake-node")) as writer:
-        for process in range(3):
-            device = ReplayDevice(str(folder), process=process)
-            by_probe = defaultdict(list)
-            for recorded_execution in device.executions():
-                by_probe[recorded_execution.probe].append(recorded_execution)
-            for probe, entries in by_probe.items():
-                executions = [entry.execution for entry in entries]
-                writer.write(probe, process, entries[0].order, executions, list(device.measure(executions)), keep_producers=True)
-        exemplar = Execution(make_schedules()[1], 99, timeline=True)
-        writer.write("fake", 0, 0, [exemplar], list(ReplayDevice(str(folder)).measure([exemplar])), keep_producers=False)
-        writer.finish()
-    again = load_run(tmp_path / "again")
-    pd.testing.assert_frame_equal(again.samples(), original.samples(), check_exact=True)
-    pd.testing.assert_frame_equal(again.producers(), original.producers(), check_exact=True)
-    pd.testing.assert_frame_equal(again.traces(), original.traces(), check_exact=True)
-
-
-bursts = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 10**6), st.integers(0, 10**7)), min_size=1, max_size=6)
-
-
-@st.composite
-def schedules(draw):
-    warps = draw(st.integers(1, 16))
-    size = draw(bursts)
-    starts = sorted(s for _, _, s in size)
-    chosen = st.lists(st.sampled_from(NODE.gpus[0].smids), min_size=1, unique=True).map(lambda x: tuple(sorted(x)))
-    pair = draw(st.integers(0, 1)), draw(st.integers(0, 1))
-    some = tuple(Burst(512 * warps * n, g, s) for (n, g, _), s in zip(size, starts, strict=True))
-    return Schedule(some, draw(st.integers(1, 24) | chosen), warps, *pair, draw(st.sampled_from(["isolated", "free", "timed"])))
-
-
-@given(st.lists(schedules(), min_size=1, max_size=5), st.booleans())
-@settings(max_examples=25, deadline=None)
-def test_any_schedules_come_back(tmp_path_factory, some, keep):
-    folder = tmp_path_factory.mktemp("any") / "run"
-    executions = [Execution(s, i) for i, s in enumerate(some)]
-    with RunWriter(folder, make_manifest()) as writer:
-        writer.write("fake", 4, 10, executions, [make_trace(e) for e in executions], keep_producers=keep)
-        writer.finish()
-    device = ReplayDevice(str(folder), process=4)
-    assert [r.execution.schedule.key() for r in device.executions()] == [s.key() for s in some]
-    for execution, trace in zip(executions, device.measure(executions), strict=True):
-        for name, values in make_trace(execution).summary().items():
-            np.testing.assert_array_equal(trace.summary()[name], recorded_precision(values))
-        assert np.isnan(trace.start_ns).all() != keep
 
 
 def test_what_was_not_recorded_is_refused_but_for_a_warm_up(recorded):

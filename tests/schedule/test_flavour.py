@@ -1,7 +1,5 @@
 """The table of flavours, layouts and completions: what schedules accept, what a plan leaves out, what a run remembers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`xstage explain`: every column and key that a verb or file writes has its line, and every table's heading."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Traces for the viewer: strict JSON that holds to the Trace Event Format, with every part of every task."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

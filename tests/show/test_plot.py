@@ -1,7 +1,5 @@
 """Figures: drawn from a small simulated run, the same bytes each time, labelled, readable in grey, absent with a reason."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from itertools import combinations

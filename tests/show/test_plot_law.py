@@ -1,7 +1,5 @@
 """What the figures draw over the data: the fitted law as numbers, points of the onset map, outliers among pairs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report: one sound HTML file that loads nothing, says what was simulated, failed or dropped, and escapes what it is given."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """Issue costs read off one SM: the table gives back what was measured, a queue shows, and what has no law is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

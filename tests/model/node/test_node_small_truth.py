@@ -1,7 +1,5 @@
 """Pieces of the node model that a fit hides, each against a truth small enough to write down."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -4,8 +4,6 @@ The numbers are sums over the bursts of a schedule, or over its tasks. With test
 `python tests/model/node/test_pinned_loops.py` writes them anew.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
