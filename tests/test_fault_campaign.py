@@ -1,7 +1,5 @@
 """A small version of tests/claims/fault_campaign.py, which draws a thousand sick nodes. In a process of its own: it forks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Readers under fire: arbitrary and damaged bytes into every one of them, by hypothesis and, where it is installed, by atheris."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """No number of one GPU in the code: it stands in the registry (`gpus.toml`), in the simulator's presets, or is measured."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands of docs/predict.md, docs/advise.md and docs/own-kernel.md, run in this order in one folder, on the simulator."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -27,9 +25,8 @@ def run(command: str, folder: Path) -> str:
     verb, *words = shlex.split(command)
     assert verb == "xstage"
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("XSTAGE", "CUDA"))} | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "xstage_bench", *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=300
-    )
+    line = [sys.executable, "-m", "xstage_bench", *words]
+    done = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, (command, done.stderr)
     return done.stdout
 
@@ -61,12 +58,10 @@ def test_bursts_are_predicted_as_the_page_says(node: Path) -> None:
 
 
 def test_the_python_of_the_page_says_the_same(node: Path) -> None:
-    if not (node / "bursts.json").exists():
-        (node / "bursts.json").write_text(blocks(PREDICT, "json")[0])
-    (code,) = blocks(PREDICT, "python")
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=node, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
-    )
+    (node / "bursts.json").write_text(blocks(PREDICT, "json")[0])
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    code = [sys.executable, "-c", blocks(PREDICT, "python")[0]]
+    done = subprocess.run(code, cwd=node, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     (predicted,) = json.loads(run("xstage predict node bursts.json --json", node))["schedules"]
     assert done.stdout.split()[0] == str(predicted["total_ns"])

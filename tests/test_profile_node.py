@@ -1,7 +1,5 @@
 """``make profile-node``: one call for a whole node, on the simulated one of eight GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What goes with a release: the files parse, and say the same as the package."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -13,10 +11,7 @@ def test_the_release_workflow_tests_before_it_publishes() -> None:
     text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     jobs = re.findall(r"^  (\w+):$", text, re.MULTILINE)
     assert [j for j in jobs if j in ("test", "build", "publish")] == ["test", "build", "publish"]
-    assert "needs: test" in text
-    assert "needs: build" in text
-    assert "bash .ci/run" in text
-    assert "\t" not in text
+    assert [words for words in ("needs: test", "needs: build", "bash .ci/run") if words not in text] == []
 
 
 def test_the_citation_has_what_it_must() -> None:
@@ -40,6 +35,4 @@ def test_the_container_recipe_installs_an_extra_that_exists() -> None:
     text = (ROOT / "deploy" / "Containerfile").read_text()
     extras = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
     assert {"cuda12", "cuda13", "fast"} <= extras
-    assert "ARG EXTRA=cuda13" in text
-    assert '".[${EXTRA},fast]"' in text
-    assert 'ENTRYPOINT ["xstage"]' in text
+    assert [words for words in ("ARG EXTRA=cuda13", '".[${EXTRA},fast]"', 'ENTRYPOINT ["xstage"]') if words not in text] == []

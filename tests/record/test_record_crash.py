@@ -1,7 +1,5 @@
 """A kill at any moment, a full disk, a folder that may not be written: what was flushed stays, and can be resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -16,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from record_fake import FakeDevice, make_manifest, make_plan, make_run, make_schedules, make_trace, write_plan
+from record_fake import NODE, FakeDevice, make_manifest, make_plan, make_run, make_schedules, make_trace, write_plan
 
 from xstage_bench.errors import UsageError, XStageError
 from xstage_bench.io import atomic
@@ -26,6 +24,7 @@ from xstage_bench.record.writer import RunWriter
 from xstage_bench.schedule.device import Execution
 
 ROOT = Path(__file__).parents[2]
+OTHER = replace(NODE, gpus=(replace(NODE.gpus[0], uuid="GPU-1"), NODE.gpus[1]))
 
 
 def check_whole(run):
@@ -62,7 +61,6 @@ def test_kill_9_at_random_moments_then_finish(tmp_path):
     held = 0
     for _ in range(5):
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             time.sleep(delays.uniform(0.0, 0.08))
             process.send_signal(signal.SIGKILL)
@@ -86,13 +84,13 @@ def test_the_disk_at_every_moment_of_a_run_loads_and_resumes(tmp_path, monkeypat
     folder, copies = tmp_path / "run", []
     real = os.replace
 
-    def replace(source, target):
+    def renamed(source, target):
         for _ in range(2):
             copies.append(Path(shutil.copytree(folder, tmp_path / f"copy-{len(copies)}")))
             with contextlib.suppress(FileNotFoundError):
                 real(source, target)
 
-    monkeypatch.setattr(atomic.os, "replace", replace)
+    monkeypatch.setattr(atomic.os, "replace", renamed)
     schedules = make_schedules(5)
     make_run(folder, schedules)
     monkeypatch.undo()
@@ -135,7 +133,7 @@ def fill_disk(monkeypatch, after):
     monkeypatch.setattr(atomic.os, "fsync", fsync)
 
 
-@pytest.mark.parametrize("after", range(1, 8))
+@pytest.mark.parametrize("after", [1, 2, 4, 7])
 def test_disk_full(tmp_path, monkeypatch, after):
     folder = tmp_path / "run"
     plan = make_plan(make_schedules(6))
@@ -146,8 +144,7 @@ def test_disk_full(tmp_path, monkeypatch, after):
     assert "No space left on device" in caught.value.message
     assert "free some space" in caught.value.hint
     assert caught.value.exit_code == 1
-    run = load_run(folder)
-    check_whole(run)
+    check_whole(load_run(folder))
     assert not any(p.name.endswith(".tmp") for p in folder.rglob("*"))
     with RunWriter(folder, make_manifest(), resume=True) as writer:
         write_plan(writer, plan)
@@ -157,14 +154,15 @@ def test_disk_full(tmp_path, monkeypatch, after):
 
 def test_rows_refused_once_are_written_by_the_next_flush(tmp_path, monkeypatch):
     execution = Execution(make_schedules()[0])
-    with RunWriter(tmp_path / "r", make_manifest()) as writer:
+    with RunWriter(tmp_path, make_manifest()) as writer:  # an empty folder is welcome
+        assert writer.done == set()
         writer.write("fake", 0, 0, [execution], [make_trace(execution)], keep_producers=True)
         with monkeypatch.context() as patch:
             fill_disk(patch, 0)
             with pytest.raises(XStageError):
                 writer.flush()
         writer.finish()
-    assert len(load_run(tmp_path / "r").samples()) == len(execution.schedule.bursts)
+    assert len(load_run(tmp_path).samples()) == len(execution.schedule.bursts)
 
 
 def test_a_small_file_system_that_is_really_full(tmp_path):
@@ -229,11 +227,6 @@ class TestNeverOverwrites:
                 RunWriter(tmp_path / "r", make_manifest(), resume=resume)
         assert {p: p.read_bytes() for p in before} == before
 
-    def test_an_interrupted_run_without_resume(self, tmp_path):
-        make_run(tmp_path / "r", finish=False)
-        with pytest.raises(UsageError, match="never overwrites"):
-            RunWriter(tmp_path / "r", make_manifest())
-
     @pytest.mark.parametrize("resume", [False, True])
     def test_a_folder_of_other_things(self, tmp_path, resume):
         (tmp_path / "thesis.tex").write_text("x")
@@ -241,16 +234,15 @@ class TestNeverOverwrites:
             RunWriter(tmp_path, make_manifest(), resume=resume)
         assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
-    def test_a_file(self, tmp_path):
+    def test_a_file_or_an_interrupted_run_without_resume(self, tmp_path):
         (tmp_path / "f").write_text("x")
         with pytest.raises(UsageError, match="is a file"):
             RunWriter(tmp_path / "f", make_manifest())
         with pytest.raises(UsageError):
             RunWriter(tmp_path / "f" / "run", make_manifest())
-
-    def test_an_empty_folder_is_welcome(self, tmp_path):
-        with RunWriter(tmp_path, make_manifest()) as writer:
-            assert writer.done == set()
+        make_run(tmp_path / "r", finish=False)
+        with pytest.raises(UsageError, match="never overwrites"):
+            RunWriter(tmp_path / "r", make_manifest())
 
 
 class TestResume:
@@ -259,10 +251,10 @@ class TestResume:
             RunWriter(tmp_path / "none", make_manifest(), resume=True)
         assert not (tmp_path / "none").exists()
 
-    @pytest.mark.parametrize("change", [{"backend": "cuda"}, {"seed": 8}, {"cuda_sources": "abc"}, {"simulated": False}])
+    @pytest.mark.parametrize("change", [{"backend": "cuda"}, {"seed": 8}, {"cuda_sources": "abc"}, {"simulated": False}, {"node": OTHER}])
     def test_of_another_kind(self, tmp_path, change):
         make_run(tmp_path / "r", finish=False)
-        with pytest.raises(UsageError, match=next(iter(change))):
+        with pytest.raises(UsageError, match="GPU-1" if "node" in change else next(iter(change))):
             RunWriter(tmp_path / "r", make_manifest(**change), resume=True)
 
     def test_measured_by_the_same_kernels_however_the_rest_of_the_sources_changed(self, tmp_path):
@@ -273,14 +265,6 @@ class TestResume:
             RunWriter(tmp_path / "r", make_manifest(kernels=[replace(first, identity="cc")]), resume=True)
         with RunWriter(tmp_path / "r", make_manifest(cuda_sources="after", kernels=[first]), resume=True) as writer:
             assert writer.manifest.kernels == [first, flavour]
-
-    def test_on_other_gpus(self, tmp_path):
-        from record_fake import NODE
-
-        make_run(tmp_path / "r", finish=False)
-        other = replace(NODE, gpus=(replace(NODE.gpus[0], uuid="GPU-1"), NODE.gpus[1]))
-        with pytest.raises(UsageError, match="GPU-1"):
-            RunWriter(tmp_path / "r", make_manifest(node=other), resume=True)
 
     def test_done_holds_what_need_not_be_measured_again(self, tmp_path):
         plan = make_run(tmp_path / "r", finish=False)

@@ -1,8 +1,7 @@
 """What is written is what is read, value for value."""
 
-from __future__ import annotations
-
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,8 +74,7 @@ def test_producers_of_the_kept_repetitions(recorded):
         n, k = trace.issue_cycles.shape
         rows = producers.iloc[position : position + n * k]
         position += n * k
-        assert set(rows["schedule"]) == {execution.schedule.key()}
-        assert set(rows["process"]) == {process}
+        assert (set(rows["schedule"]), set(rows["process"])) == ({execution.schedule.key()}, {process})
         assert rows["burst"].tolist() == np.repeat(np.arange(n), k).tolist()
         assert rows["producer"].tolist() == list(range(k)) * n
         assert rows["smid"].tolist() == trace.smids.tolist() * n
@@ -102,32 +100,21 @@ def test_schedules_are_rebuilt(recorded):
 
 def schedules_of_row(schedule):
     """Gaps and start times that mean nothing are not recorded, so they come back as zero."""
-    from dataclasses import replace
-
     free, timed = schedule.start == "free", schedule.start == "timed"
-    bursts = [
-        replace(b, gap_cycles=b.gap_cycles if free and i else 0, start_ns=b.start_ns if timed else 0) for i, b in enumerate(schedule.bursts)
-    ]
-    return replace(schedule, bursts=tuple(bursts))
+    bursts = enumerate(schedule.bursts)
+    kept = [replace(b, gap_cycles=b.gap_cycles if free and i else 0, start_ns=b.start_ns if timed else 0) for i, b in bursts]
+    return replace(schedule, bursts=tuple(kept))
 
 
 def test_manifest_counts_and_strict_json(recorded):
     plan, run = recorded
     manifest = run.manifest
-    assert manifest.complete
-    assert manifest.finished is not None
-    assert manifest.wall_s == 1.5
-    assert manifest.counts["executions"] == len(plan)
-    assert manifest.counts["rows"] == len(run.samples())
-    assert manifest.counts["schedules"] == 8
+    assert (manifest.complete, manifest.finished is not None, manifest.wall_s) == (True, True, 1.5)
+    assert [manifest.counts[name] for name in ("executions", "rows", "schedules")] == [len(plan), len(run.samples()), 8]
     statuses = [make_trace(e).status for _, _, e in plan]
     for status in ("ok", "warmup", "throttled", "timeout"):
         assert manifest.counts[f"status_{status}"] == statuses.count(status)
-
-    def refuse(constant):
-        raise AssertionError(constant)
-
-    json.loads((run.folder / "manifest.json").read_text(), parse_constant=refuse)
+    json.loads((run.folder / "manifest.json").read_text(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
 def test_nan_in_a_manifest_becomes_null(tmp_path):

@@ -1,7 +1,5 @@
 """The whole pipeline over a replay: plan, run, record and fit give what they gave over the device that was recorded."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 
