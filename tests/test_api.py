@@ -54,7 +54,7 @@ def test_ten_names_and_the_types() -> None:
 
 @pytest.mark.parametrize("name", ["Job", "Model", "XStageError", "load_tasks", "save_tasks", "predict_all", "include_dir"])
 def test_a_name_of_before_is_understood_and_says_the_new_one(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"xstage_bench\.{name} goes with version 0\.3; use "):
+    with pytest.warns(DeprecationWarning, match=rf"xstage_bench\.{name} goes with version 0\.2; use "):
         assert getattr(xstage_bench, name)
 
 

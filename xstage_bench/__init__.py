@@ -43,7 +43,7 @@ _HOMES = {
     "advise": "model.api",
     "stage": "model.api",
 }
-#: Names of version 0.1: where they live now, and what to write instead. They go with version 0.3.
+#: Names of version 0.1: where they live now, and what to write instead. They go with version 0.2.
 _OLDER = {
     **{name: ("types", name, f"xstage_bench.types.{name}") for name in (
         "Job", "JobAdvice", "Model", "Pacer", "PredictedSchedule", "Stage", "TaskAdvice", "TaskPrediction", "TaskTrace", "Trace",
@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
         from warnings import warn
 
         home, now, words = _OLDER[name]
-        warn(f"xstage_bench.{name} goes with version 0.3; use {words}", DeprecationWarning, stacklevel=2)
+        warn(f"xstage_bench.{name} goes with version 0.2; use {words}", DeprecationWarning, stacklevel=2)
         return getattr(import_module(f"xstage_bench.{home}"), now)
     raise AttributeError(f"module 'xstage_bench' has no attribute '{name}'")
 

@@ -28,7 +28,7 @@ CONTRAST = """
   return [worst, who];
 })()
 """
-FACTS = """
+PROBED = """
 ({
   wide: document.documentElement.scrollWidth, window: window.innerWidth, title: document.title, language: document.documentElement.lang,
   images: [...document.images].map((i) => [i.alt, i.naturalWidth, i.getBoundingClientRect().right]),
@@ -69,7 +69,7 @@ def test_a_page_in_a_real_browser(chromium: Any, pages: dict[str, Path], name: s
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("data:image/", "file:///"))] == []
     assert len([url for url in page.requests if url.startswith("file:")]) == 1
-    facts = page.value(FACTS)
+    facts = page.value(PROBED)
     assert facts["wide"] <= facts["window"] == width, "nothing but tables scrolls sideways, and these in their own frame"
     assert facts["scripts"] == 0
     assert facts["language"] == "en"

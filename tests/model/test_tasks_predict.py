@@ -91,7 +91,7 @@ def test_ping_pong_hides_what_single_pays() -> None:
 @pytest.mark.parametrize(("compute", "size"), [(2_000, 32_768), (60_000, 32_768), (10_000, 65_536)])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_long_job_takes_the_longer_of_compute_and_drain(compute: int, size: int, form: str) -> None:
-    """max(compute, V/R) (FACTS 1), for as many tasks as make start and end not matter."""
+    """max(compute, V/R), for as many tasks as make start and end not matter."""
     n = 60
     p = predicted(tasks(132, [{"compute_cycles": compute, "bytes": size}] * n, form=form, publish="relaxed"))
     drain = n * 132 * size / LINK
@@ -138,7 +138,7 @@ def test_an_event_waits_for_all_its_signals() -> None:
 
 
 def test_dependencies_line_bursts_up_and_cost() -> None:
-    """FACTS: without dependencies the SMs stagger and a wave order loses nothing; a wait at each wave's end lines them up again."""
+    """Without dependencies the SMs stagger and a wave order loses nothing; a wait at each wave's end lines them up again."""
     wave = [{"compute_cycles": 12_000, "signals": 0}] * 2 + [{"compute_cycles": 4000, "bytes": 32_768, "waits_for": 0}] * 2
     work = [{k: v + i if k in ("signals", "waits_for") else v for k, v in t.items()} for i in range(6) for t in wave]
     free = [{k: v for k, v in t.items() if k != "waits_for"} for t in work]

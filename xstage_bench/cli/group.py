@@ -35,7 +35,7 @@ VERBS: dict[str, str] = {
     "explain": "Say what a column, key or warning means.",
     "fleet": "Rank the runs of many nodes, and name what stands out.",
 }
-#: Spellings of before, each with the words that replace it; they go with version 0.3.
+#: Spellings of before, each with the words that replace it; they go with version 0.2.
 OLDER: dict[str, tuple[str, str]] = {verb: ("measure", name) for verb, name in (("scene", "scenes"), ("visibility",) * 2, ("copies",) * 2)}
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
         """Find the verb, or name the nearest one. A spelling of before is understood, and the new one said."""
         if args and args[0] in OLDER:
             new = OLDER[args[0]]
-            click.echo(f"'xstage {args[0]}' is now 'xstage {' '.join(new)}'; the old spelling goes with version 0.3", err=True)
+            click.echo(f"'xstage {args[0]}' is now 'xstage {' '.join(new)}'; the old spelling goes with version 0.2", err=True)
             args = [*new, *args[1:]]
         one_of("verb", args, VERBS, ctx)
         return super().resolve_command(ctx, args)
