@@ -13,6 +13,7 @@ import pytest
 from alike import assert_alike
 from check_claims import ROOT
 from node_scores import score_node
+from numpy.typing import NDArray
 from onsets import onset_readings
 from recordings import HERE, PATHS, Row, document
 from tables import load
@@ -102,16 +103,21 @@ def test_merging_units_costs_little_on_the_recorded_hold_out(run: Run) -> None:
         assert grows[1] < 0.01
 
 
+def registered_map() -> NDArray[np.int64]:
+    """The unit of each SM as the probe of choices has it: of the dies of 2026-11-29."""
+    first, second = load_probes()["choice"].schedules.__globals__["halves"]("NVIDIA H200", range(132))
+    expected = np.zeros(132, dtype=np.int64)
+    for i, unit in enumerate([*first, *second]):
+        expected[list(unit)] = i
+    return expected
+
+
 @pytest.mark.parametrize("section", ["profile", "flavours"])
 @pytest.mark.parametrize("gpu", [0, 1])
 def test_the_map_of_units_is_what_each_recorded_die_shows(section: str, gpu: int) -> None:
     recorded = load_run(PATHS[section])
     found = infer_placement(recorded.samples(), recorded.producers(), gpu)
-    first, second = load_probes()["choice"].schedules.__globals__["halves"]("NVIDIA H200", range(132))
-    expected = np.zeros(132, dtype=int)
-    for i, unit in enumerate([*first, *second]):
-        expected[list(unit)] = i
-    assert adjusted_rand_index(found.unit_of(np.arange(132)), expected) > 0.90, "a pair or two of SMs sit in another unit on some dies"
+    assert adjusted_rand_index(found.unit_of(np.arange(132)), registered_map()) > 0.90, "a pair or two of SMs differ on some dies"
     assert found.stability is not None
     assert found.stability > 0.99
 
@@ -208,7 +214,7 @@ def test_what_a_flag_waits_for(pair: str) -> None:
     """Bytes under way confirm Q, a plain flag from an idle SM overtakes the backlog, and lag is paid back cycle by cycle."""
     for r in seen("curve", pair, producers=130, warps=1, bytes=256 << 10):
         held = r["plateau_bytes"]["median"] - r["drain_gb_per_s"]["median"] * r["first_ns"]["median"]
-        assert 19e3 < held / 130 < 24e3
+        assert 19e3 < held / 130 < 23e3
     wait = min(r["issue_cycles"]["median"] for r in seen("flag", pair, method="release.sys", producers=130))
     assert wait > 11_000
     assert max(r["round_trip_cycles"]["median"] for r in seen("flag", pair, method="relaxed", producers=130)) < 0.6 * wait

@@ -48,7 +48,7 @@ def test_replays_are_whole_and_predicted(path: Path) -> None:
     off = np.array([*errors.values()])
     if not off.size:
         pytest.skip("not predicted yet: python results/h200-x2/replay/page.py predict MODEL FOLDER")
-    assert np.median(off) < 0.02
+    assert np.median(off) < 0.015
     assert np.quantile(off, 0.95) < 0.08
     missed = {name for name, error in errors.items() if error >= 0.13}
     assert missed <= {"keye-vl-2-fp8-2048-lead0.25"}, "the one that missed once, by 15 %, its total known to 4 %"
@@ -108,7 +108,7 @@ def test_attention_is_right_summarised_and_forecast_again() -> None:
         assert {c["ok"] for row in found["rows"] for c in row["checked"].values()} == {True}
     rows = document("ulysses", "summary.json")["rows"]
     assert rows == json.loads(json.dumps(summarise_attention(*documents)))["rows"]
-    assert all(row["over_alone"]["cudnn"]["value"] >= 1.0 for row in rows)
+    assert all(row["over_alone"]["cudnn"]["value"] >= 1.05 for row in rows)
     case = next(r for r in documents[0]["rows"] if r["seq"] == 8192 and r["sp"] == 8)
     before = {(f["store"], f["order"]): f["residual_us"] for f in case["forecast"]}
     again = {k: v for k, v in case.items() if k not in ("forecast", "predicted_serial_us")}
