@@ -31,8 +31,8 @@ MOST = 0.03
 TESTS: tuple[tuple[str, str], ...] = (
     ("judge/*.py", "test_cli_check test_cli_compare test_cli_fleet"),
     ("record/*.py", "test_limits test_fuzz"),
-    ("model/node*.py", "test_sim_port test_stamps_import test_tasks_predict"),
-    ("model/tasks/*.py", "test_task_run test_ulysses_forecast test_published test_sim_tasks"),
+    ("model/node*.py", "test_sim_courses test_stamps test_tasks_predict"),
+    ("model/tasks/*.py", "test_task_run test_ulysses_forecast test_published test_sim_courses"),
     ("model/advise/*.py", "test_cli_advise test_predict"),
     ("model/*.py", "test_api test_critique test_cli_verbs"),
 )
