@@ -50,12 +50,9 @@ def _criticise(out: Output, run: Run, strict: bool) -> int:
         "ok": "Nothing speaks against it.",
     }
     document = {
-        "run": str(run.folder),
-        "simulated": run.manifest.simulated,
-        "verdict": verdict,
-        "counts": dict(counts),
+        "run": str(run.folder), "simulated": run.manifest.simulated, "verdict": verdict, "counts": dict(counts),
         "findings": [asdict(f) for f in findings],
-    }
+    }  # fmt: skip
     out.result(document, f"{findings_text(findings)}\n{words[verdict]}")
     return GATE if verdict == "fail" or (strict and verdict == "warn") else 0
 
@@ -71,12 +68,8 @@ def _limits(out: Output, run: Run, path: Path, strict: bool) -> int:
     simulated = "SIMULATED: " if run.manifest.simulated else ""
     text = table(["", "subject", "quantity", "rule", "value", "low", "high", ""], rows)
     document = {
-        "run": str(run.folder),
-        "limits": str(path),
-        "simulated": run.manifest.simulated,
-        "verdict": verdict,
-        "counts": dict(counts),
+        "run": str(run.folder), "limits": str(path), "simulated": run.manifest.simulated, "verdict": verdict, "counts": dict(counts),
         "judgements": [asdict(j) for j in judgements],
-    }
+    }  # fmt: skip
     out.result(document, f"{text}\n{simulated}{verdict}: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     return GATE if verdict == "fail" or (strict and verdict == "undetermined") else 0

@@ -75,17 +75,7 @@ def command(
 def _text(summary: dict[str, Any]) -> str:
     head = ["shape", "type", "rows", "routing", "tokens", "EP", "alone us", "local us", "wave us", "interleaved us", "bound us", "gain"]
     keys = [
-        "shape",
-        "dtype",
-        "combine",
-        "routing",
-        "tokens_per_rank",
-        "ep",
-        "alone_us",
-        "local_us",
-        "wave_us",
-        "interleaved_us",
-        "bound_us",
+        "shape", "dtype", "combine", "routing", "tokens_per_rank", "ep", "alone_us", "local_us", "wave_us", "interleaved_us", "bound_us",
         "gain",
-    ]
+    ]  # fmt: skip
     return table(head, [[row[k] for k in keys] for row in summary["rows"]])

@@ -25,17 +25,9 @@ from xstage_bench.errors import ERROR, UsageError
 @click.option("--out", "path", type=FILE, default=Path("ulysses.json"), show_default=True, metavar="FILE", help="'-' is stdout.")
 @common
 def command(
-    out: Output,
-    shapes: tuple[str, ...],
-    degrees: tuple[int, ...],
-    seqs: tuple[int, ...],
-    budget: float,
-    pairs: bool,
-    seed: int,
-    model: Path | None,
-    recorded: Path | None,
-    path: Path,
-) -> int:
+    out: Output, shapes: tuple[str, ...], degrees: tuple[int, ...], seqs: tuple[int, ...], budget: float, pairs: bool, seed: int,
+    model: Path | None, recorded: Path | None, path: Path,
+) -> int:  # fmt: skip
     """Time attention alone, attention and All-to-All one after the other, and fused, all in one interleaved run.
 
     Every way that delivers rows is checked against float32 first. With --model each case gets predictions, of which the best names the

@@ -25,15 +25,9 @@ from xstage_bench.errors import UsageError
 @click.option("--tasks", "tasks_path", type=FILE, metavar="FILE", help="Write tasks (JSON): producers that need not do the same.")
 @common
 def command(
-    out: Output,
-    files: tuple[Path, ...],
-    pair: tuple[tuple[int, int], ...],
-    flavour: str,
-    gpu: str,
-    folder: Path | None,
-    schedule_path: Path | None,
-    tasks_path: Path | None,
-) -> int:
+    out: Output, files: tuple[Path, ...], pair: tuple[tuple[int, int], ...], flavour: str, gpu: str, folder: Path | None,
+    schedule_path: Path | None, tasks_path: Path | None,
+) -> int:  # fmt: skip
     """Read dumps of cuda/xstage_stamps.cuh (raw, npz or CSV), one launch each, and say what the kernel's stores were and cost."""
     from xstage_bench.measure.stamps.layout import read_stamps
     from xstage_bench.measure.stamps.record import read_traces, record_traces

@@ -33,9 +33,7 @@ PATTERNS = ("pair", "both_directions", "fan_out", "incast", "all_to_all", "ring"
 @click.option("--warps", type=click.IntRange(1, 16), default=4, show_default=True, help="Per SM.")
 @click.option("--repetitions", type=click.IntRange(1, 1000), default=24, show_default=True, help="Of each scene, over all processes.")
 @common
-def command(
-    out: Output, spec: str, path: Path | None, repetitions: int, processes: int, quick: bool, seed: int, **chosen: Any
-) -> int:
+def command(out: Output, spec: str, path: Path | None, repetitions: int, processes: int, quick: bool, seed: int, **chosen: Any) -> int:
     """Measure scenes: several schedules executed at the same time by several GPUs.
 
     Without --pattern and --study every pattern is measured, or stores to host memory where there is one GPU. Pairs that cannot be

@@ -20,33 +20,13 @@ if TYPE_CHECKING:
 
 ROWS_SHOWN = 64
 COLUMNS = (
-    "burst",
-    "start_ns",
-    "t0_cycles",
-    "issue_cycles",
-    "issue_low_cycles",
-    "issue_high_cycles",
-    "issue_max_cycles",
-    "backlog_bytes",
-    "visible_ns",
-    "regime",
-    "in_calibrated_range",
-)
+    "burst", "start_ns", "t0_cycles", "issue_cycles", "issue_low_cycles", "issue_high_cycles", "issue_max_cycles", "backlog_bytes",
+    "visible_ns", "regime", "in_calibrated_range",
+)  # fmt: skip
 TASK_COLUMNS = (
-    "task",
-    "producer",
-    "phase",
-    "start_ns",
-    "compute_end_ns",
-    "issue_ns",
-    "issue_low_ns",
-    "issue_high_ns",
-    "stall_ns",
-    "publish_ns",
-    "backlog_bytes",
-    "visible_ns",
-    "in_calibrated_range",
-)
+    "task", "producer", "phase", "start_ns", "compute_end_ns", "issue_ns", "issue_low_ns", "issue_high_ns", "stall_ns", "publish_ns",
+    "backlog_bytes", "visible_ns", "in_calibrated_range",
+)  # fmt: skip
 
 
 @click.command("predict", short_help="Predict a schedule file, or a workload.")
@@ -59,15 +39,9 @@ TASK_COLUMNS = (
 @workload_options
 @common
 def command(
-    out: Output,
-    model: Path,
-    schedule: Path | None,
-    pair: str | None,
-    sm_clock_mhz: float | None,
-    compute: str,
-    trace: Path | None,
+    out: Output, model: Path, schedule: Path | None, pair: str | None, sm_clock_mhz: float | None, compute: str, trace: Path | None,
     **workload: Any,
-) -> int:
+) -> int:  # fmt: skip
     """Predict every burst or task of SCHEDULE with MODEL (a model.json, or a fitted run folder).
 
     SCHEDULE is a file of bursts, {"producers": 132, "warps": 4, "start": "free", "bursts": [{"bytes": 65536, "gap_cycles": 2000}]} or CSV
@@ -133,15 +107,9 @@ def _predict(
 
 def _burst_document(schedule: Schedule, predicted: PredictedSchedule) -> dict[str, Any]:
     return {
-        "schedule": schedule.key(),
-        "pair": predicted.pair,
-        "model": predicted.model,
-        "sm_clock_mhz": predicted.sm_clock_mhz,
-        "total_ns": predicted.total_ns,
-        "notes": list(predicted.notes),
-        "holdout": predicted.holdout,
-        "bursts": predicted.rows(),
-    }
+        "schedule": schedule.key(), "pair": predicted.pair, "model": predicted.model, "sm_clock_mhz": predicted.sm_clock_mhz,
+        "total_ns": predicted.total_ns, "notes": list(predicted.notes), "holdout": predicted.holdout, "bursts": predicted.rows(),
+    }  # fmt: skip
 
 
 def _burst_text(schedule: Schedule, predicted: PredictedSchedule) -> str:

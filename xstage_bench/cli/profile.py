@@ -102,14 +102,9 @@ def _many(out: Output, place: Place, shared: Path | None, resume: bool, patience
     fleet = screen(shared)
     files = {k: str(v) for k, v in write_fleet(fleet, shared).items()}
     document = {
-        "folder": str(shared),
-        "simulated": fleet.simulated,
-        "ranks": gathered.ranks,
-        "missing": gathered.missing,
-        "verdict": fleet.verdict,
-        "outliers": fleet.outliers,
-        "files": files,
-    }
+        "folder": str(shared), "simulated": fleet.simulated, "ranks": gathered.ranks, "missing": gathered.missing,
+        "verdict": fleet.verdict, "outliers": fleet.outliers, "files": files,
+    }  # fmt: skip
     rows = [[r.rank, r.host, r.state, r.run, r.reason or ""] for r in gathered.ranks]
     head = table(["rank", "host", "", "run", ""], rows)
     out.result(document, f"{head}\n\n{fleet.runs} nodes: {fleet.verdict}\n" + "\n".join(files.values()))

@@ -109,14 +109,9 @@ def _replay_text(document: dict[str, Any]) -> str:
     ]
     kind = f"backend {document['backend']}" + (", SIMULATED" if document["simulated"] else "")
     head = [
-        "schedule",
-        "tasks",
-        "total us",
-        "without stores us",
-        "slowdown",
-        "SM clock MHz",
+        "schedule", "tasks", "total us", "without stores us", "slowdown", "SM clock MHz",
         *(["predicted us", "predicted without stores us"] if predicted else []),
-    ]
+    ]  # fmt: skip
     return f"{kind}, compute by {document['compute']}\n\n{table(head, rows)}"
 
 
@@ -142,16 +137,9 @@ def run_document(run: Run) -> dict[str, Any]:
     m = run.manifest
     pairs = [f"{a}>{b}" for a, b in m.node.pairs]
     return {
-        "run": str(run.folder),
-        "backend": m.backend,
-        "simulated": m.simulated,
-        "complete": m.complete,
-        "seed": m.seed,
-        "pairs": pairs,
-        "failed_pairs": m.failed_pairs,
-        "counts": m.counts,
-        "wall_s": m.wall_s,
-    }
+        "run": str(run.folder), "backend": m.backend, "simulated": m.simulated, "complete": m.complete, "seed": m.seed, "pairs": pairs,
+        "failed_pairs": m.failed_pairs, "counts": m.counts, "wall_s": m.wall_s,
+    }  # fmt: skip
 
 
 def count_text(run: Run) -> str:

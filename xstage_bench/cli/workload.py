@@ -21,9 +21,7 @@ def workload_options(verb: Verb) -> Verb:
     """Add ``--workload`` and what it needs."""
     for option in reversed(
         [
-            click.option(
-                "--workload", metavar="NAME", help="A real model, MoE layer or attention instead of SCHEDULE (docs/predict.md)."
-            ),
+            click.option("--workload", metavar="NAME", help="A real model, MoE layer or attention instead of SCHEDULE (docs/predict.md)."),
             click.option("--ep", type=_RANKS, metavar="N", help="Ranks that share the experts; default 8."),
             click.option("--sp", type=_RANKS, metavar="N", help="Ranks that share a sequence; default 1."),
             click.option("--tp", type=_RANKS, metavar="N", help="Ranks that share heads and weights of the attention; default 1."),

@@ -44,9 +44,7 @@ SCORES: tuple[ErrorScore, ...] = (
     ErrorScore("median_error", "median_error", lambda s: s.issue_time.median_error),
     ErrorScore("p95_error", "p95_error", lambda s: s.issue_time.p95_error),
     ErrorScore(
-        "stall_misses",
-        "regime_balanced_accuracy",
-        lambda s: None if s.regime_balanced_accuracy is None else 1 - s.regime_balanced_accuracy,
+        "stall_misses", "regime_balanced_accuracy", lambda s: None if s.regime_balanced_accuracy is None else 1 - s.regime_balanced_accuracy
     ),
 )
 

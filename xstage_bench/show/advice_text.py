@@ -16,49 +16,29 @@ def tasks_document(advice: TaskAdvice) -> dict[str, Any]:
     """Return the advice for one task schedule as plain values."""
     interval = advice.gain_interval
     return {
-        "name": advice.present.schedule.name,
-        "schedule": advice.present.schedule.key(),
-        "advised_schedule": advice.schedule.key(),
-        "pair": advice.present.pair,
-        "sm_clock_mhz": advice.present.sm_clock_mhz,
-        "helps": advice.helps,
-        "reason": advice.reason,
-        "recipe": asdict(advice.recipe),
-        "total_ns": advice.present.total_ns,
-        "without_stores_ns": advice.present.without_stores_ns,
-        "advised_total_ns": advice.advised.total_ns,
-        "advised_without_stores_ns": advice.advised.without_stores_ns,
-        "gain": advice.gain,
-        "gain_low": None if interval is None else interval[0],
-        "gain_high": None if interval is None else interval[1],
+        "name": advice.present.schedule.name, "schedule": advice.present.schedule.key(), "advised_schedule": advice.schedule.key(),
+        "pair": advice.present.pair, "sm_clock_mhz": advice.present.sm_clock_mhz, "helps": advice.helps, "reason": advice.reason,
+        "recipe": asdict(advice.recipe), "total_ns": advice.present.total_ns, "without_stores_ns": advice.present.without_stores_ns,
+        "advised_total_ns": advice.advised.total_ns, "advised_without_stores_ns": advice.advised.without_stores_ns, "gain": advice.gain,
+        "gain_low": None if interval is None else interval[0], "gain_high": None if interval is None else interval[1],
         "gain_level": None if interval is None else 0.9,
         "candidates": [{**asdict(c.recipe), "total_ns": c.total_ns, "without_stores_ns": c.without_stores_ns} for c in advice.candidates],
         "notes": list(advice.present.notes),
-    }
+    }  # fmt: skip
 
 
 def job_document(advice: JobAdvice) -> dict[str, Any]:
     """Return the advice for a job as plain values; what does not apply is null."""
     stage = advice.stage
     return {
-        "job": asdict(advice.job),
-        "t0_ns": stage.free_cycles(advice.job.bytes) * 1e3 / stage.sm_clock_mhz,
-        "drain_gb_per_s": asdict(stage.drain_gb_per_s),
-        "capacity_bytes": asdict(stage.capacity_bytes),
-        "limited_by": limited_by(advice),
-        "drain_ns": advice.drain_ns,
-        "compute_ns": advice.job.compute_ns,
-        "drain_over_compute": advice.drain_over_compute,
-        "bound_ns": advice.bound_ns,
-        "largest_free_burst_bytes": advice.largest_free_burst_bytes,
-        "smallest_gap_ns": advice.smallest_gap_ns,
-        "quiet_tiles_per_storing_tile": advice.quiet_per_storing,
-        "minimum_lead_tiles": advice.minimum_lead,
-        "storing_sms": advice.storing_sms,
-        "flavours": [asdict(row) for row in advice.flavours],
-        "flavour": advice.flavours[0].flavour if advice.flavours else None,
-        "tasks": tasks_document(advice.tasks),
-    }
+        "job": asdict(advice.job), "t0_ns": stage.free_cycles(advice.job.bytes) * 1e3 / stage.sm_clock_mhz,
+        "drain_gb_per_s": asdict(stage.drain_gb_per_s), "capacity_bytes": asdict(stage.capacity_bytes), "limited_by": limited_by(advice),
+        "drain_ns": advice.drain_ns, "compute_ns": advice.job.compute_ns, "drain_over_compute": advice.drain_over_compute,
+        "bound_ns": advice.bound_ns, "largest_free_burst_bytes": advice.largest_free_burst_bytes,
+        "smallest_gap_ns": advice.smallest_gap_ns, "quiet_tiles_per_storing_tile": advice.quiet_per_storing,
+        "minimum_lead_tiles": advice.minimum_lead, "storing_sms": advice.storing_sms, "flavours": [asdict(row) for row in advice.flavours],
+        "flavour": advice.flavours[0].flavour if advice.flavours else None, "tasks": tasks_document(advice.tasks),
+    }  # fmt: skip
 
 
 def limited_by(advice: JobAdvice) -> str:

@@ -199,14 +199,9 @@ def image_bytes(drawn: Drawn, fmt: str) -> bytes:
 
 
 def draw_figures(
-    run: Run,
-    model: Model,
-    validation: Validation | None,
-    out_dir: Path,
-    only: Iterable[str] | None = None,
-    extra_dirs: Sequence[Path] = (),
-    drawn: Sequence[Drawn] | None = None,
-) -> list[Path]:
+    run: Run, model: Model, validation: Validation | None, out_dir: Path, only: Iterable[str] | None = None,
+    extra_dirs: Sequence[Path] = (), drawn: Sequence[Drawn] | None = None,
+) -> list[Path]:  # fmt: skip
     """Draw figures and write each as PNG and SVG.
 
     Parameters

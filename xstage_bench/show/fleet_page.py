@@ -37,19 +37,12 @@ def write_fleet(fleet: Fleet, out: Path) -> dict[str, Path]:
 def render_fleet(fleet: Fleet) -> str:
     """Return the page; the same fleet gives the same bytes."""
     return render(
-        "fleet.html.j2",
-        fleet=fleet,
-        name=Path(fleet.folder).name or fleet.folder,
-        sentences=sentences(fleet),
+        "fleet.html.j2", fleet=fleet, name=Path(fleet.folder).name or fleet.folder, sentences=sentences(fleet),
         outliers=_outliers(fleet.outliers),
         unreadable=Table("Runs that could not be read", ["run", "why"], [[k, v] for k, v in fleet.unreadable.items()]),
-        failed=_failed(fleet.nodes),
-        populations=_populations(fleet),
-        figures=_figures(fleet),
-        nodes=_nodes(fleet.nodes),
-        deviations=number(DEVIATIONS),
-        smallest=percent(SMALLEST, 0),
-    )
+        failed=_failed(fleet.nodes), populations=_populations(fleet), figures=_figures(fleet), nodes=_nodes(fleet.nodes),
+        deviations=number(DEVIATIONS), smallest=percent(SMALLEST, 0),
+    )  # fmt: skip
 
 
 def sentences(fleet: Fleet) -> list[str]:
@@ -63,11 +56,8 @@ def sentences(fleet: Fleet) -> list[str]:
 
 def _sentence(d: Deviation) -> str:
     beside = {
-        "node": "the population",
-        "egress": "its node's other GPUs",
-        "ingress": "its node's other GPUs",
-        "link": "the links beside it",
-    }
+        "node": "the population", "egress": "its node's other GPUs", "ingress": "its node's other GPUs", "link": "the links beside it",
+    }  # fmt: skip
     return f"{d.node}, {d.where}: {_NAMES[d.metric]} {100 * d.change:+.1f} % against {beside[d.level]} ({abs(d.score):.0f} deviations)."
 
 

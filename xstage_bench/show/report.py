@@ -41,12 +41,7 @@ FIGURES_NAME, REPORT_NAME = "figures", "report.html"
 
 
 def write_report(
-    run: Run,
-    model: Model,
-    validation: Validation | None,
-    out: Path,
-    extra_dirs: Sequence[Path] = (),
-    drawn: Sequence[Drawn] | None = None,
+    run: Run, model: Model, validation: Validation | None, out: Path, extra_dirs: Sequence[Path] = (), drawn: Sequence[Drawn] | None = None
 ) -> None:
     """Write the report of a run, whole or not at all.
 
@@ -77,23 +72,13 @@ def render_report(
     manifest = run.manifest
     judgement = judged(model, validation)[1]
     return render(
-        "report.html.j2",
-        name=run.name,
-        gpus=gpu_names(run),
-        manifest=manifest,
-        sentences=verdict_sentences(model, manifest),
-        warnings=[*warnings(model, validation, manifest), *missed_words(judgement)],
-        notes=[*manifest.notes, *model.notes],
-        verdict=verdict_table(model, manifest),
-        yardsticks=copies_table(load_copies(run.folder), manifest),
-        scale=scale(model, manifest),
-        statuses=status_table(run.samples()),
-        parameters=parameter_tables(model),
-        validations=[*validation_tables(validation), *gate_tables(judgement)],
-        figures=[_figure(d) for d in drawn],
-        gpu_facts=gpu_table(manifest),
-        provenance=provenance(model, manifest),
-    )
+        "report.html.j2", name=run.name, gpus=gpu_names(run), manifest=manifest, sentences=verdict_sentences(model, manifest),
+        warnings=[*warnings(model, validation, manifest), *missed_words(judgement)], notes=[*manifest.notes, *model.notes],
+        verdict=verdict_table(model, manifest), yardsticks=copies_table(load_copies(run.folder), manifest), scale=scale(model, manifest),
+        statuses=status_table(run.samples()), parameters=parameter_tables(model),
+        validations=[*validation_tables(validation), *gate_tables(judgement)], figures=[_figure(d) for d in drawn],
+        gpu_facts=gpu_table(manifest), provenance=provenance(model, manifest),
+    )  # fmt: skip
 
 
 def verdict_sentences(model: Model, manifest: Manifest) -> list[str]:

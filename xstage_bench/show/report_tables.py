@@ -111,18 +111,12 @@ def parameter_tables(model: Model) -> list[Table]:
     for pair in pairs[:DETAILED_PAIRS]:
         rows = [
             [
-                str(e.producers),
-                str(e.warps),
-                estimate(e.issue_cycles_per_warp_store),
-                estimate(e.stalled_cycles_per_warp_store),
-                estimate(e.knee_bytes, 1e3),
-                estimate(e.capacity_bytes_per_producer, 1e3),
-                estimate(e.drain_gb_per_s),
-                percent(e.median_error),
-                str(e.repetitions),
+                str(e.producers), str(e.warps), estimate(e.issue_cycles_per_warp_store), estimate(e.stalled_cycles_per_warp_store),
+                estimate(e.knee_bytes, 1e3), estimate(e.capacity_bytes_per_producer, 1e3), estimate(e.drain_gb_per_s),
+                percent(e.median_error), str(e.repetitions),
             ]
             for e in sorted(pair.burst_gap, key=lambda e: (e.producers, e.warps))
-        ]
+        ]  # fmt: skip
         columns = [
             "K", "W", "free (cycles per warp-store)", "stalled (cycles per warp-store)", "knee (kB per SM)", "Q per SM (kB)", "R (GB/s)",
             "median error", "repetitions",
@@ -182,14 +176,11 @@ def validation_tables(validation: Validation | None) -> list[Table]:
     if validation.timed_stall:
         rows = [
             [
-                t.pair.replace(">", " → "),
-                "all" if t.producers is None else str(t.producers),
-                str(t.n_stalled),
-                str(t.n_free),
+                t.pair.replace(">", " → "), "all" if t.producers is None else str(t.producers), str(t.n_stalled), str(t.n_free),
                 percent(t.balanced_accuracy),
             ]
             for t in validation.timed_stall
-        ]
+        ]  # fmt: skip
         tables.append(Table("Stall or no stall on deadlines", ["pair", "K", "stalled", "free", "balanced accuracy"], rows))
     return tables
 

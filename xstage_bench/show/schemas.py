@@ -24,15 +24,9 @@ def schemas() -> dict[str, dict[str, Any]]:
     from xstage_bench.show.export.document import ExportedModel
 
     documents: dict[str, Any] = {
-        "survey": SurveyDocument,
-        "manifest": Manifest,
-        "model": Model,
-        "validation": Validation,
-        "fleet": Fleet,
-        "schedules": ScheduleFile,
-        "task_schedules": TaskFile,
-        "exported_model": ExportedModel,
-    }
+        "survey": SurveyDocument, "manifest": Manifest, "model": Model, "validation": Validation, "fleet": Fleet,
+        "schedules": ScheduleFile, "task_schedules": TaskFile, "exported_model": ExportedModel,
+    }  # fmt: skip
     return {name: {"$schema": DRAFT, "title": f"{name}.json", **_short(msgspec.json.schema(type_))} for name, type_ in documents.items()}
 
 

@@ -25,32 +25,12 @@ MEASURED, FITTED, FAINT = "#1b1b3a", "#c0392b", "#b8b8b8"
 def style() -> dict[str, Any]:
     """Return the matplotlib settings of all figures, for `matplotlib.rc_context`."""
     return {
-        "figure.dpi": 120,
-        "savefig.dpi": 160,
-        "figure.facecolor": "white",
-        "axes.facecolor": "white",
-        "font.family": "DejaVu Sans",
-        "font.size": 8.5,
-        "axes.titlesize": 9,
-        "axes.labelsize": 8.5,
-        "axes.linewidth": 0.7,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": "#e4e4e4",
-        "grid.linewidth": 0.6,
-        "legend.fontsize": 7.5,
-        "legend.frameon": False,
-        "legend.handlelength": 2.6,
-        "lines.linewidth": 1.2,
-        "lines.markersize": 4.0,
-        "xtick.labelsize": 7.5,
-        "ytick.labelsize": 7.5,
-        "hatch.linewidth": 0.6,
-        "svg.fonttype": "path",
-        "axes.unicode_minus": True,
-    }
+        "figure.dpi": 120, "savefig.dpi": 160, "figure.facecolor": "white", "axes.facecolor": "white", "font.family": "DejaVu Sans",
+        "font.size": 8.5, "axes.titlesize": 9, "axes.labelsize": 8.5, "axes.linewidth": 0.7, "axes.spines.top": False,
+        "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.6,
+        "legend.fontsize": 7.5, "legend.frameon": False, "legend.handlelength": 2.6, "lines.linewidth": 1.2, "lines.markersize": 4.0,
+        "xtick.labelsize": 7.5, "ytick.labelsize": 7.5, "hatch.linewidth": 0.6, "svg.fonttype": "path", "axes.unicode_minus": True,
+    }  # fmt: skip
 
 
 def new_figure(width: float = 6.4, height: float = 4.0, *, legend_rows: int = 0) -> Figure:

@@ -41,15 +41,9 @@ def render_survey(document: Mapping[str, Any], name: str) -> str:
     kind = str(document.get("kind") or (document.get("compute") and "replay") or "survey")
     failures = {**(document.get("waived") or {}), **(document.get("failed") or {}), **(document.get("failed_pairs") or {})}
     return render(
-        "survey.html.j2",
-        kind=kind,
-        name=name,
-        simulated=bool(document.get("simulated")),
-        complete=document.get("complete", True) is not False,
-        failures=failures,
-        facts=_facts(document),
-        tables=tables(rows),
-    )
+        "survey.html.j2", kind=kind, name=name, simulated=bool(document.get("simulated")),
+        complete=document.get("complete", True) is not False, failures=failures, facts=_facts(document), tables=tables(rows),
+    )  # fmt: skip
 
 
 def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -57,17 +51,12 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     names = dict.fromkeys(str(g["name"]) for g in gpus if "name" in g)
     kernels = [f"{k['source']} {k['identity'][:8]} ({k['arch']}, {k['compiler']})" for k in document.get("kernels") or []]
     found: list[tuple[str, Any]] = [
-        ("GPUs", f"{len(gpus)}: {', '.join(names)}" if gpus else None),
-        ("backend", document.get("backend")),
-        ("driver", document.get("driver")),
-        ("measured", document.get("created")),
-        ("command", " ".join(document.get("argv") or [])),
-        ("fresh processes", document.get("processes")),
-        ("repetitions", document.get("repetitions")),
-        ("seed", document.get("seed")),
+        ("GPUs", f"{len(gpus)}: {', '.join(names)}" if gpus else None), ("backend", document.get("backend")),
+        ("driver", document.get("driver")), ("measured", document.get("created")), ("command", " ".join(document.get("argv") or [])),
+        ("fresh processes", document.get("processes")), ("repetitions", document.get("repetitions")), ("seed", document.get("seed")),
         ("kernels", ", ".join(kernels[:4]) + (f" and {len(kernels) - 4} more" if len(kernels) > 4 else "")),
         ("notes", "; ".join(document.get("notes") or [])),
-    ]
+    ]  # fmt: skip
     return [(word, str(value)) for word, value in found if value not in (None, "", [])]
 
 

@@ -135,17 +135,11 @@ def screen_nodes(folder: str, read: Iterable[NodeLinks | Unreadable]) -> Fleet:
     deviations.sort(key=lambda d: (not d.worse, -abs(d.score)))
     failing = sum(bool(n.failed_pairs) for n in nodes)
     return Fleet(
-        schema_version=SCHEMA_VERSION,
-        folder=folder,
-        simulated=any(p.simulated for p in populations),
-        runs=len(nodes) + len(unreadable),
-        verdict=_verdict(deviations, len(unreadable), failing),
-        populations=populations,
-        outliers=deviations,
-        nodes=sorted(nodes, key=lambda n: (n.population, n.drain_change is None, n.drain_change or 0.0)),
-        unreadable=unreadable,
+        schema_version=SCHEMA_VERSION, folder=folder, simulated=any(p.simulated for p in populations), runs=len(nodes) + len(unreadable),
+        verdict=_verdict(deviations, len(unreadable), failing), populations=populations, outliers=deviations,
+        nodes=sorted(nodes, key=lambda n: (n.population, n.drain_change is None, n.drain_change or 0.0)), unreadable=unreadable,
         links=links,
-    )
+    )  # fmt: skip
 
 
 def _kind(one: NodeLinks) -> tuple[str, bool]:

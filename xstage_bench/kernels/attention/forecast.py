@@ -98,33 +98,17 @@ def tasks_of(
     remote = np.minimum((last - first - kept) * width // _WARP_STORE_BYTES * _WARP_STORE_BYTES, size)
     nothing = np.full(order.size, NONE)
     return TaskSchedule(
-        producers=ctas,
-        producer=cta[turn],
-        compute_cycles=np.round(times.tiles_us(order.size, ctas) * sm_clock_mhz)[turn].astype(np.int64),
-        bytes=size[turn],
-        remote_bytes=remote[turn],
-        waits_for=nothing,
-        signals=nothing,
-        phases=("attention",),
-        warps=_WARPS,
-        form="single",
-        publish="relaxed",
-        both_ways=True,
-        name=f"{problem.name} {problem.seq} SP{problem.ranks} {build.store}",
-    )
+        producers=ctas, producer=cta[turn],
+        compute_cycles=np.round(times.tiles_us(order.size, ctas) * sm_clock_mhz)[turn].astype(np.int64), bytes=size[turn],
+        remote_bytes=remote[turn], waits_for=nothing, signals=nothing, phases=("attention",), warps=_WARPS, form="single",
+        publish="relaxed", both_ways=True, name=f"{problem.name} {problem.seq} SP{problem.ranks} {build.store}",
+    )  # fmt: skip
 
 
 def forecast(
-    model: Model,
-    problem: Problem,
-    builds: Mapping[Store, AttentionBuild],
-    orders: Mapping[tuple[Store, str], NDArray[np.uint32]],
-    alone_us: Mapping[Store, float],
-    times: Mapping[Store, AttentionTileTimes],
-    *,
-    ctas: int,
-    sm_clock_mhz: float,
-) -> list[Forecast]:
+    model: Model, problem: Problem, builds: Mapping[Store, AttentionBuild], orders: Mapping[tuple[Store, str], NDArray[np.uint32]],
+    alone_us: Mapping[Store, float], times: Mapping[Store, AttentionTileTimes], *, ctas: int, sm_clock_mhz: float,
+) -> list[Forecast]:  # fmt: skip
     """Predict every way to store and every order, those of rank 0, best first.
 
     `alone_us` and `times` are of each build; `sm_clock_mhz` is the clock at which attention runs, which the link does not follow. The

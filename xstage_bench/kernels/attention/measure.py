@@ -52,14 +52,9 @@ class Gate:
 
 
 def interleave(
-    gate: Gate,
-    variants: Sequence[AttentionVariant],
-    rng: np.random.Generator,
-    *,
-    seconds: float,
-    rounds: tuple[int, int],
+    gate: Gate, variants: Sequence[AttentionVariant], rng: np.random.Generator, *, seconds: float, rounds: tuple[int, int],
     back: bool = False,
-) -> dict[str, NDArray[np.float64]]:
+) -> dict[str, NDArray[np.float64]]:  # fmt: skip
     """Time all variants in each of several rounds, the fewest and the most, about so many seconds in all.
 
     `back`: a round is executed a second time in the reverse order, A F F A: in the means of both times a clock that drifts evenly over the

@@ -20,13 +20,9 @@ STORE_BOX_ROWS = 16
 
 
 def plan_of(
-    problem: Problem,
-    build: AttentionBuild,
-    inputs: Mapping[str, int],
-    order: tuple[int, int],
-    out: Mapping[int, int],
+    problem: Problem, build: AttentionBuild, inputs: Mapping[str, int], order: tuple[int, int], out: Mapping[int, int],
     rank: int | None = None,
-) -> NDArray[Any]:
+) -> NDArray[Any]:  # fmt: skip
     """Return a plan without flags, of a rank that sends every row to its owner; without `rank`, of attention alone: one owner, itself.
 
     `inputs` has the addresses of ``q``, ``k`` and ``v``, each ``[rows, local heads, head_dim]``; `order` address and number of the tiles;
@@ -41,11 +37,8 @@ def plan_of(
     plan["scale_log2"], plan["timeout_ns"] = math.log2(math.e) / math.sqrt(p.head_dim), TIMEOUT_NS
     owners, rows_per_owner, heads = (1, p.seq, p.local_heads) if rank is None else (p.ranks, p.rows_per_owner, p.heads)
     plan["owners"], plan["rows_per_owner"], plan["heads_total"], plan["head_first"] = (
-        owners,
-        rows_per_owner,
-        heads,
-        (rank or 0) * p.local_heads,
-    )
+        owners, rows_per_owner, heads, (rank or 0) * p.local_heads,
+    )  # fmt: skip
     for owner, address in out.items():
         rows = p.seq if rank is None else p.rows_of(owner)
         plan["out"][0, owner] = address

@@ -44,13 +44,9 @@ class Problem:
     def case(self) -> dict[str, Any]:
         """What tells the rows of a document apart."""
         return {
-            "shape": self.name,
-            "heads": self.heads,
-            "kv_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "seq": self.seq,
+            "shape": self.name, "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim, "seq": self.seq,
             "sp": self.ranks,
-        }
+        }  # fmt: skip
 
     @property
     def local_heads(self) -> int:

@@ -73,15 +73,9 @@ def cases_of(shapes: Sequence[str], degrees: Sequence[int], seqs: Sequence[int] 
 
 
 def run(
-    cases: Sequence[Problem],
-    *,
-    seconds_per_case: float,
-    seed: int,
-    pairs: bool = False,
-    argv: Sequence[str] = (),
-    say: Callable[[str], None] = lambda text: None,
-    keep: Callable[[dict[str, Any]], None] = lambda document: None,
-) -> dict[str, Any]:
+    cases: Sequence[Problem], *, seconds_per_case: float, seed: int, pairs: bool = False, argv: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None, keep: Callable[[dict[str, Any]], None] = lambda document: None,
+) -> dict[str, Any]:  # fmt: skip
     """Measure every case on the first GPUs of this machine and return the document of results/h200-x2/ulysses.
 
     Of each case, the fewest rounds of an `Effort` are taken however long they last. `pairs`: only attention alone and fused are timed, in
@@ -180,21 +174,14 @@ def measure_case(placing: Placing, gpus: dict[int, Any], gate: Any, nccl: Any, r
     finally:
         rig.close()
     return {
-        **problem.case,
-        "emulated": placing.emulated,
-        "ranks_measured": len(placing.devices),
-        "sms": sms,
-        "builds": {store: asdict(build) for store, build in builds.items()},
-        "tflop_of_one_rank": problem.flops / 1e12,
-        "remote_bytes_of_one_rank": problem.remote_bytes(0),
-        "rounds": times[ALONE].size,
+        **problem.case, "emulated": placing.emulated, "ranks_measured": len(placing.devices), "sms": sms,
+        "builds": {store: asdict(build) for store, build in builds.items()}, "tflop_of_one_rank": problem.flops / 1e12,
+        "remote_bytes_of_one_rank": problem.remote_bytes(0), "rounds": times[ALONE].size,
         "times_us": {name: spread(us) for name, us in times.items()},
         "samples_us": {name: us.round(1).tolist() for name, us in times.items()},
-        "tiles": {store: tile_facts(alone, sent, sms) for store, (alone, sent) in stamps.items()},
-        "checked": checked,
-        "missing": missing,
+        "tiles": {store: tile_facts(alone, sent, sms) for store, (alone, sent) in stamps.items()}, "checked": checked, "missing": missing,
         "clocks": clocks,
-    }
+    }  # fmt: skip
 
 
 def _variants(rig: Any, builds: dict[Any, Any], nccl: Any, effort: Effort) -> tuple[list[Any], dict[str, str]]:
@@ -234,12 +221,9 @@ def _outcome(found: dict[str, Any]) -> dict[str, Any]:
     ranks = found["ranks"]
     return {
         "ok": all(v.ok for v in ranks) and not found["unwritten"] and not found["stray"] and not found["late"],
-        "relative_error": max(v.relative_error for v in ranks),
-        "rows_checked": ranks[0].rows,
-        "rows": ranks[0].of_rows,
-        "unwritten": found["unwritten"],
-        "stray": found["stray"],
-    }
+        "relative_error": max(v.relative_error for v in ranks), "rows_checked": ranks[0].rows, "rows": ranks[0].of_rows,
+        "unwritten": found["unwritten"], "stray": found["stray"],
+    }  # fmt: skip
 
 
 def _clocks() -> list[dict[str, Any]] | None:

@@ -59,34 +59,23 @@ def _row(row: Mapping[str, Any], pair: Mapping[str, Any] | None) -> dict[str, An
     others = {"cudnn": "cudnn", "fused_visible": seen, **serial, "serial_copying_sms": copying}
     cost = pair if pair is not None and {name, alone, alone_of(store)} <= set(pair["samples_us"]) else row
     return {
-        **{key: row[key] for key in ("shape", "heads", "head_dim", "seq", "sp", "emulated")},
-        "alone_us": times[alone],
-        "cudnn_us": times.get("cudnn"),
-        "serial_nccl_us": times.get(nccl) if nccl else None,
-        "serial_push_us": times.get("push"),
-        "fused_us": times[name],
-        "fused_visible_us": times.get(seen),
-        "predicted_fused_us": predicted["fused_us"] if predicted else None,
-        "predicted_serial_us": row.get("predicted_serial_us"),
-        "fused": name,
-        "alone": alone,
-        "fused_over_alone": _paired(cost, lambda t: t[name] / t[alone]),
-        "from_pairs": cost is pair,
-        "best_found": best_name,
-        "best_found_us": best_us,
-        "fused_over_best": _paired(row, lambda t: t[name] / t[best_name]),
+        **{key: row[key] for key in ("shape", "heads", "head_dim", "seq", "sp", "emulated")}, "alone_us": times[alone],
+        "cudnn_us": times.get("cudnn"), "serial_nccl_us": times.get(nccl) if nccl else None, "serial_push_us": times.get("push"),
+        "fused_us": times[name], "fused_visible_us": times.get(seen), "predicted_fused_us": predicted["fused_us"] if predicted else None,
+        "predicted_serial_us": row.get("predicted_serial_us"), "fused": name, "alone": alone,
+        "fused_over_alone": _paired(cost, lambda t: t[name] / t[alone]), "from_pairs": cost is pair, "best_found": best_name,
+        "best_found_us": best_us, "fused_over_best": _paired(row, lambda t: t[name] / t[best_name]),
         "arrived_after_us": _paired(row, lambda t: t[seen] - t[sent]) if seen in times and sent in times else None,
         "predicted_residual_us": predicted["residual_us"] if predicted else None,
         "measured_residual_us": _paired(cost, lambda t: t[name] - t[alone_of(store)]),
         "tflop_per_s": {n: row["tflop_of_one_rank"] / us * 1e6 for n, us in times.items() if n in (alone, "cudnn")},
         "over_alone": {key: _paired(row, lambda t, n=n: t[n] / t[alone]) for key, n in others.items() if n in times},
-        "serial_copying_sms_us": times.get(copying) if copying else None,
-        "serial_copy_engine_us": times.get("copy engine"),
+        "serial_copying_sms_us": times.get(copying) if copying else None, "serial_copy_engine_us": times.get("copy engine"),
         "speed_up": {key: _paired(row, lambda t, n=n: t[n] / t[name]) for key, n in serial.items()},
         "hidden_share": {key: _paired(row, lambda t, n=n: (t[n] - t[name]) / (t[n] - t[alone])) for key, n in serial.items()},
         "stall_us": {store: _stall(row, pair if pair is not None and store in pair["tiles"] else row, store) for store in row["builds"]},
         "rounds": row["rounds"],
-    }
+    }  # fmt: skip
 
 
 def _stall(row: Mapping[str, Any], stamped: Mapping[str, Any], store: str) -> dict[str, float | None]:

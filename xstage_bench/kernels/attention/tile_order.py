@@ -55,11 +55,8 @@ def local_between(owner: NDArray[np.int64], ranks: int, rank: int) -> NDArray[np
 
 #: Every order by name: of a head's tiles, given the owner of each, the number of ranks, and this rank.
 ORDERS: dict[str, Callable[[NDArray[np.int64], int, int], NDArray[np.int64]]] = {
-    "row-major": row_major,
-    "owner-interleaved": owner_interleaved,
-    "rotated": rotated,
-    "local-between": local_between,
-}
+    "row-major": row_major, "owner-interleaved": owner_interleaved, "rotated": rotated, "local-between": local_between,
+}  # fmt: skip
 
 
 def tiles_of(name: str, heads: int, seq: int, tile_rows: int, ranks: int, rank: int) -> NDArray[np.uint32]:

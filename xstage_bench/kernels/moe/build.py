@@ -94,11 +94,8 @@ class MoeBuild(HopperBuild):
     def switches(self) -> dict[str, int]:
         """What it is compiled for, and the sizes of what host and kernel share."""
         of = {
-            "STAGES": self.stages,
-            "FP8": self.fp8,
-            "COMBINE": COMBINES.index(self.combine),
-            "DISPATCH": self.dispatch,
+            "STAGES": self.stages, "FP8": self.fp8, "COMBINE": COMBINES.index(self.combine), "DISPATCH": self.dispatch,
             "STAMPS": self.stamps,
-        }
+        }  # fmt: skip
         sizes = {"PLAN": PLAN.itemsize, "STAMP": STAMP.itemsize, "REPORT": REPORT.itemsize, "SHARED": self.shared_bytes}
         return {**of, **{f"{name}_BYTES": size for name, size in sizes.items()}}

@@ -105,22 +105,12 @@ def as_tasks(
     kept = TILE * (TILE // 2) * layer.element_bytes  # activations of a Linear-1 tile
     cycles = np.where(second, round(times.linear2_ns * per_ns), round(times.linear1_ns * per_ns))
     return TaskSchedule(
-        producers=lists.ctas,
-        producer=np.repeat(np.arange(lists.ctas), np.diff(lists.first)),
-        compute_cycles=cycles,
-        bytes=np.where(second, stored[block], kept),
-        remote_bytes=np.where(second, away[block], 0),
-        waits_for=np.where(second, block, NONE),
-        signals=np.where(second, NONE, block),
-        phase=second.astype(np.int64),
-        phases=("linear1", "linear2"),
-        warps=STORING_WARPS,
-        publish="release.gpu",
-        both_ways=True,
-        source=0,
-        destination=1,
+        producers=lists.ctas, producer=np.repeat(np.arange(lists.ctas), np.diff(lists.first)), compute_cycles=cycles,
+        bytes=np.where(second, stored[block], kept), remote_bytes=np.where(second, away[block], 0),
+        waits_for=np.where(second, block, NONE), signals=np.where(second, NONE, block), phase=second.astype(np.int64),
+        phases=("linear1", "linear2"), warps=STORING_WARPS, publish="release.gpu", both_ways=True, source=0, destination=1,
         name=f"{layer.shape.name}-{layer.dtype}-{layer.routing}-{layer.tokens}",
-    )
+    )  # fmt: skip
 
 
 def kernel_costs(costs: TaskCosts, layer: Layer, tasks: TaskSchedule, times: MoeTileTimes, sm_clock_mhz: float, stages: int) -> TaskCosts:

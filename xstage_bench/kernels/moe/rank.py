@@ -75,22 +75,16 @@ class Rank:
         count, element = rows.blocks * TILE, cupy.uint8 if layer.dtype == "fp8" else cupy.uint16
         #: By the plan's names.
         self.arrays: dict[str, Any] = {
-            "gathered": cupy.zeros((count, s.hidden), dtype=element),
-            "row_scale": cupy.ones(count, dtype=cupy.float32),
-            "activations": cupy.zeros((count, s.inter), dtype=element),
-            "act_scale": activation_scales(layer, count),
+            "gathered": cupy.zeros((count, s.hidden), dtype=element), "row_scale": cupy.ones(count, dtype=cupy.float32),
+            "activations": cupy.zeros((count, s.inter), dtype=element), "act_scale": activation_scales(layer, count),
             "block_expert": cupy.asarray(rows.block_expert.astype(np.uint32)),
-            "block_rows": cupy.asarray(rows.block_rows.astype(np.uint32)),
-            "row_source": cupy.asarray(owner_words(rows.owner, rows.token)),
+            "block_rows": cupy.asarray(rows.block_rows.astype(np.uint32)), "row_source": cupy.asarray(owner_words(rows.owner, rows.token)),
             "row_slot": cupy.asarray(owner_words(rows.owner, self.slot_of_rows)),
-            "slot_of": cupy.asarray(numbers[rank].astype(np.uint32).ravel()),
-            "ready": cupy.zeros(rows.blocks, dtype=cupy.uint32),
-            "arrived": cupy.zeros(rows.blocks, dtype=cupy.uint32),
-            "weights": cupy.asarray(layer.weights()[rank].ravel()),
-            "out": cupy.empty((layer.tokens, s.hidden), dtype=cupy.uint16),
-            "w1_scale": self.weights.w1_scale,
+            "slot_of": cupy.asarray(numbers[rank].astype(np.uint32).ravel()), "ready": cupy.zeros(rows.blocks, dtype=cupy.uint32),
+            "arrived": cupy.zeros(rows.blocks, dtype=cupy.uint32), "weights": cupy.asarray(layer.weights()[rank].ravel()),
+            "out": cupy.empty((layer.tokens, s.hidden), dtype=cupy.uint16), "w1_scale": self.weights.w1_scale,
             "w2_scale": self.weights.w2_scale,
-        }
+        }  # fmt: skip
         self._counts = cupy.zeros(64, dtype=cupy.uint32)
         size = layer.element_bytes
         self._tensors = {

@@ -43,14 +43,9 @@ def devices_of(ep: int, gpus: int) -> tuple[int, ...]:
 
 
 def run(
-    cases: Sequence[MoeCase],
-    path: Path,
-    options: SuiteOptions,
-    *,
-    resume: bool = False,
-    argv: Sequence[str] = (),
+    cases: Sequence[MoeCase], path: Path, options: SuiteOptions, *, resume: bool = False, argv: Sequence[str] = (),
     say: Callable[[str], None] = print,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Measure cases and keep the document at `path` after every row; `resume`: go on with the one that is there.
 
     `XStageError`: the GPUs cannot be measured, or were lost; what was measured before lies at `path`.

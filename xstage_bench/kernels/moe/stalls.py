@@ -56,13 +56,9 @@ def measured(stores: NDArray[Any], none: NDArray[Any], lists: TaskLists) -> dict
     """
     (idle, busy, spans), (bare, undisturbed, _) = (_read(one, lists) for one in (stores, none))
     return {
-        "measured_us": idle - bare + busy - undisturbed,
-        "between_us": idle - bare,
-        "within_us": busy - undisturbed,
-        "idle_us": idle,
-        "idle_without_us": bare,
-        "store_span_us": _spans(spans),
-    }
+        "measured_us": idle - bare + busy - undisturbed, "between_us": idle - bare, "within_us": busy - undisturbed, "idle_us": idle,
+        "idle_without_us": bare, "store_span_us": _spans(spans),
+    }  # fmt: skip
 
 
 def predicted(

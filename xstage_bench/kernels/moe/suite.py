@@ -78,12 +78,9 @@ class MoeCase:
 
 
 def suite_cases(
-    shapes: Sequence[str] = SHAPES,
-    tokens: Sequence[int] = TOKENS,
-    dtypes: Sequence[str] = DTYPES,
-    routings: Sequence[str] = ROUTINGS,
+    shapes: Sequence[str] = SHAPES, tokens: Sequence[int] = TOKENS, dtypes: Sequence[str] = DTYPES, routings: Sequence[str] = ROUTINGS,
     ep: int = MAX_EP,
-) -> list[MoeCase]:
+) -> list[MoeCase]:  # fmt: skip
     """Return the cases, those of one shape and type together: they share weights.
 
     `UsageError`, before anything is measured: no such shape, or one that the ranks do not divide.
@@ -198,29 +195,14 @@ def _measure_case(
             found["chosen"] |= found[f"wave {chosen.experts_per_wave}"] | {"relative_error": found["chosen"]["relative_error"]}
         volume = max(remote_bytes(one, rank, layer.shape.hidden, combine) for rank, one in enumerate(rows))
         row = {
-            "key": case.key(combine),
-            "shape": case.shape,
-            "dtype": case.dtype,
-            "combine": combine,
-            "routing": case.routing,
-            "tokens_per_rank": case.tokens,
-            "ep": case.ep,
-            "emulated": group.emulated,
-            "rows_of_rank": [int(one.block_rows.sum()) for one in rows],
-            "busiest_expert": _busiest(rows[0], layer.local_experts),
-            "chosen": chosen.name,
-            "stages": prepared["chosen"].build.stages,
-            "predicted_ns": choice.predicted_ns,
-            "predicted_gain": _predicted_gain(choice),
-            "remote_bytes": volume,
-            "drain_us": volume / link_gb_per_s / 1e3,
-            "link_gb_per_s": link_gb_per_s,
-            "link_source": link_source,
-            "flops": max(flops(layer, one) for one in rows),
-            "variants": found,
-            "stalls": measure_stalls(group, prepared, stalls),
-            "unfused_us": None,
-        }
+            "key": case.key(combine), "shape": case.shape, "dtype": case.dtype, "combine": combine, "routing": case.routing,
+            "tokens_per_rank": case.tokens, "ep": case.ep, "emulated": group.emulated,
+            "rows_of_rank": [int(one.block_rows.sum()) for one in rows], "busiest_expert": _busiest(rows[0], layer.local_experts),
+            "chosen": chosen.name, "stages": prepared["chosen"].build.stages, "predicted_ns": choice.predicted_ns,
+            "predicted_gain": _predicted_gain(choice), "remote_bytes": volume, "drain_us": volume / link_gb_per_s / 1e3,
+            "link_gb_per_s": link_gb_per_s, "link_source": link_source, "flops": max(flops(layer, one) for one in rows), "variants": found,
+            "stalls": measure_stalls(group, prepared, stalls), "unfused_us": None,
+        }  # fmt: skip
         if job["unfused"] and combine == "bf16" and case.routing == "balanced":
             try:
                 row["unfused_us"] = spread(np.array(unfused_us(group, job["repetitions"])))

@@ -73,24 +73,18 @@ def _overall(rows: Sequence[Mapping[str, Any]], combine: str, dtype: str) -> dic
     reached = [row["gain"] / row["skeleton_gain"] for row in mine if row["skeleton_gain"] is not None]
     stalls = [pair for row in mine for pair in pairs_of(row)]
     return {
-        "combine": combine,
-        "dtype": dtype,
-        "n": len(mine),
-        **_gains("gain", [row["gain"] for row in mine]),
+        "combine": combine, "dtype": dtype, "n": len(mine), **_gains("gain", [row["gain"] for row in mine]),
         "geomean_gain_of_the_papers_shapes": geometric_mean([row["gain"] for row in paper]) if paper else None,
         **_gains("gain_over_usual_wave", [row["gain_over_usual_wave"] for row in mine]),
         "waves_kept": sum(not row["interleaves"] for row in mine),
         **_gains("interleaving_gain_over_usual_wave", [row["interleaving_gain_over_usual_wave"] for row in mine]),
         "median_over_alone_where_compute_limits": _median([row["interleaved_us"] / row["alone_us"] for row in light]),
-        "median_over_bound": _median([row["interleaved_us"] / row["bound_us"] for row in mine]),
-        "skeletons": len(reached),
+        "median_over_bound": _median([row["interleaved_us"] / row["bound_us"] for row in mine]), "skeletons": len(reached),
         "median_of_skeleton_gain": _median(reached),
-        "reach_0.9_of_skeleton_gain": float(np.mean([share >= ENOUGH for share in reached])) if reached else None,
-        "stalls": len(stalls),
+        "reach_0.9_of_skeleton_gain": float(np.mean([share >= ENOUGH for share in reached])) if reached else None, "stalls": len(stalls),
         "stalls_within_1_us": float(np.mean([abs(a - b) <= CLOSE_US for a, b in stalls])) if stalls else None,
-        "median_regret": _median(regrets),
-        "largest_regret": max(regrets, default=None),
-    }
+        "median_regret": _median(regrets), "largest_regret": max(regrets, default=None),
+    }  # fmt: skip
 
 
 def _gains(name: str, every: Sequence[float | None]) -> dict[str, float | None]:

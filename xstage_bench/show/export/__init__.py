@@ -16,12 +16,8 @@ from xstage_bench.show.export.openmetrics import as_openmetrics
 from xstage_bench.show.export.tables import as_csv, as_json, as_toml
 
 WRITERS: dict[str, Callable[[ExportedModel], str]] = {
-    "cuh": as_cuh,
-    "json": as_json,
-    "csv": as_csv,
-    "openmetrics": as_openmetrics,
-    "toml": as_toml,
-}
+    "cuh": as_cuh, "json": as_json, "csv": as_csv, "openmetrics": as_openmetrics, "toml": as_toml,
+}  # fmt: skip
 
 
 def export_model(exported: ExportedModel, fmt: str) -> str:

@@ -116,16 +116,9 @@ def provenance(where: Path, model: Model) -> Provenance:
         nvml = (manifest.environment_before or {}).get("nvml") or {}
         driver = nvml.get("driver")
     return Provenance(
-        source=str(where),
-        model=hashlib.blake2b(encode_json(model), digest_size=8).hexdigest(),
-        backend=model.backend,
-        simulated=is_simulated(model),
-        gpu=model.gpu,
-        gpu_uuids=uuids,
-        driver=driver,
-        measured=measured,
-        xstage_bench=__version__,
-    )
+        source=str(where), model=hashlib.blake2b(encode_json(model), digest_size=8).hexdigest(), backend=model.backend,
+        simulated=is_simulated(model), gpu=model.gpu, gpu_uuids=uuids, driver=driver, measured=measured, xstage_bench=__version__,
+    )  # fmt: skip
 
 
 def sm_share(pair: PairModel) -> SmShare | None:

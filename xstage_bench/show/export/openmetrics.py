@@ -60,13 +60,9 @@ def _base_units(stage: Stage, position: int, bound: str) -> float | None:
 
 def _labels(stage: Stage) -> dict[str, str]:
     return {
-        "pair": stage.pair,
-        "flavour": stage.flavour,
-        "layout": stage.layout,
-        "producers": str(stage.producers),
-        "warps": str(stage.warps),
+        "pair": stage.pair, "flavour": stage.flavour, "layout": stage.layout, "producers": str(stage.producers), "warps": str(stage.warps),
         "reference_bytes": str(stage.bytes),
-    }
+    }  # fmt: skip
 
 
 def _family(name: str, meaning: str, samples: list[_Sample]) -> list[str]:
