@@ -81,6 +81,15 @@ _SEED = "Seed of every random choice, the hold-out's too; fresh in every run, so
 _PEER = "What is stored to: other GPUs, or pinned host memory over PCIe. auto: GPUs where a pair is usable, else host memory."
 
 
+def adding(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
+    """Return a decorator that adds options, shown in this order."""
+
+    def add(verb: Verb) -> Verb:
+        return functools.reduce(lambda done, option: option(done), reversed(options), verb)
+
+    return add
+
+
 def backend(verb: Verb) -> Verb:
     """Add ``--backend``."""
     words = "auto, cuda, sim[:PRESET] or replay:WHERE. auto: the GPUs, the simulator only where there is none."
@@ -89,36 +98,28 @@ def backend(verb: Verb) -> Verb:
 
 def measuring(verb: Verb) -> Verb:
     """Add the options that decide what is measured."""
-    for option in reversed(
-        [
-            click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help="Only these ordered pairs: 0:1,1:0."),
-            click.option("--peer", type=click.Choice(["auto", "gpu", "host"]), default="auto", show_default=True, help=_PEER),
-            click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated."),
-            click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
-            click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
-            click.option("--seed", type=click.IntRange(0, 2**32 - 1), show_default="fresh", help=_SEED),
-            click.option(
-                "--flavour-path", type=FILE, multiple=True, metavar="FILE", help="A store flavour of your own (.cuh); repeatable."
-            ),
-            click.option("--probe-path", type=FILE, multiple=True, metavar="DIR", help="A folder with probes of your own; repeatable."),
-        ]
-    ):
-        verb = option(verb)
-    return backend(verb)
+    add = adding(
+        click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help="Only these ordered pairs: 0:1,1:0."),
+        click.option("--peer", type=click.Choice(["auto", "gpu", "host"]), default="auto", show_default=True, help=_PEER),
+        click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated."),
+        click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
+        click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
+        click.option("--seed", type=click.IntRange(0, 2**32 - 1), show_default="fresh", help=_SEED),
+        click.option("--flavour-path", type=FILE, multiple=True, metavar="FILE", help="A store flavour of your own (.cuh); repeatable."),
+        click.option("--probe-path", type=FILE, multiple=True, metavar="DIR", help="A folder with probes of your own; repeatable."),
+    )
+    return backend(add(verb))
 
 
 def surveying(verb: Verb) -> Verb:
     """Add the options of every ``xstage measure NAME`` that writes one document."""
-    for option in reversed(
-        [
-            click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh ones, each with new memory."),
-            click.option("--quick", is_flag=True, help="One process, and less of everything."),
-            click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the order."),
-            click.option("--out", "path", type=FILE, metavar="FILE", help="Write the document here, as JSON; - is stdout."),
-        ]
-    ):
-        verb = option(verb)
-    return backend(verb)
+    add = adding(
+        click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh ones, each with new memory."),
+        click.option("--quick", is_flag=True, help="One process, and less of everything."),
+        click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the order."),
+        click.option("--out", "path", type=FILE, metavar="FILE", help="Write the document here, as JSON; - is stdout."),
+    )
+    return backend(add(verb))
 
 
 def some_pairs(verb: Verb) -> Verb:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import Verb
+from xstage_bench.cli.options import Verb, adding
 from xstage_bench.cli.output import Output, table
 from xstage_bench.errors import UsageError
 
@@ -19,22 +19,19 @@ _RANKS = click.IntRange(min=1)
 
 def workload_options(verb: Verb) -> Verb:
     """Add ``--workload`` and what it needs."""
-    for option in reversed(
-        [
-            click.option("--workload", metavar="NAME", help="A real model, MoE layer or attention instead of SCHEDULE (docs/predict.md)."),
-            click.option("--ep", type=_RANKS, metavar="N", help="Ranks that share the experts; default 8."),
-            click.option("--sp", type=_RANKS, metavar="N", help="Ranks that share a sequence; default 1."),
-            click.option("--tp", type=_RANKS, metavar="N", help="Ranks that share heads and weights of the attention; default 1."),
-            click.option("--context", type=_RANKS, metavar="TOKENS", help="Tokens of a sequence; default 131072."),
-            click.option("--mode", type=click.Choice(["prefill", "decode", "distill"]), help="Default: prefill."),
-            click.option("--dtype", type=click.Choice(["bf16", "fp8"]), help="Default: bf16."),
-            click.option("--tokens-per-rank", type=_RANKS, metavar="N", help="Of a chunk, or sequences decoded at a time."),
-            click.option("--feedback", type=click.Choice(["logits", "top_k"]), help="Of the teachers in distill; default: logits."),
-            click.option("--replicate-kv", is_flag=True, default=None, help="Allow more ranks than key-value heads."),
-        ]
-    ):
-        verb = option(verb)
-    return verb
+    add = adding(
+        click.option("--workload", metavar="NAME", help="A real model, MoE layer or attention instead of SCHEDULE (docs/predict.md)."),
+        click.option("--ep", type=_RANKS, metavar="N", help="Ranks that share the experts; default 8."),
+        click.option("--sp", type=_RANKS, metavar="N", help="Ranks that share a sequence; default 1."),
+        click.option("--tp", type=_RANKS, metavar="N", help="Ranks that share heads and weights of the attention; default 1."),
+        click.option("--context", type=_RANKS, metavar="TOKENS", help="Tokens of a sequence; default 131072."),
+        click.option("--mode", type=click.Choice(["prefill", "decode", "distill"]), help="Default: prefill."),
+        click.option("--dtype", type=click.Choice(["bf16", "fp8"]), help="Default: bf16."),
+        click.option("--tokens-per-rank", type=_RANKS, metavar="N", help="Of a chunk, or sequences decoded at a time."),
+        click.option("--feedback", type=click.Choice(["logits", "top_k"]), help="Of the teachers in distill; default: logits."),
+        click.option("--replicate-kv", is_flag=True, default=None, help="Allow more ranks than key-value heads."),
+    )
+    return add(verb)
 
 
 def check_workload(schedule: Path | None, given: dict[str, Any]) -> None:

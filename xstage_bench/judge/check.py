@@ -69,7 +69,8 @@ def criticise(run: Run, model: Model | None) -> list[Finding]:
     list of Finding
         ``fail``: a number that must not be used; ``warn``: one that is worse than it could be, with what to change.
     """
-    samples = _remote(run.samples())
+    samples = run.samples()
+    samples = samples[samples["source"] != samples["destination"]]
     measured = samples[samples["kind"] == "measure"]
     valid = measured[(measured["status"] == "ok") & np.isfinite(measured["issue_mean_cycles"].to_numpy(dtype=float))]
     findings = [*_record(run), *_statuses(measured, valid)]
@@ -82,10 +83,6 @@ def criticise(run: Run, model: Model | None) -> list[Finding]:
         findings.append(Finding("model", "warn", "not fitted: capacities and intervals were not looked at", "xstage fit RUN"))
         return findings
     return findings + [f for pair in model.pairs if not pair.is_local for f in _fitted(pair)]
-
-
-def _remote(samples: pd.DataFrame) -> pd.DataFrame:
-    return samples[samples["source"] != samples["destination"]]
 
 
 def _record(run: Run) -> list[Finding]:
@@ -106,7 +103,7 @@ def _record(run: Run) -> list[Finding]:
 
 def _statuses(measured: pd.DataFrame, valid: pd.DataFrame) -> list[Finding]:
     found = []
-    for pair, rows in _by_pair(measured):
+    for pair, rows in measured.groupby(_names(measured), sort=True):
         good = int((_names(valid) == pair).sum())
         bad = rows["status"].astype(str).value_counts().drop("ok", errors="ignore")
         why = ", ".join(f"{count} {status}" for status, count in bad.items())
@@ -286,7 +283,3 @@ def _fitted(pair: PairModel) -> list[Finding]:
 
 def _names(rows: pd.DataFrame) -> Any:
     return rows["source"].astype(str) + ">" + rows["destination"].astype(str)
-
-
-def _by_pair(rows: pd.DataFrame) -> Any:
-    return rows.groupby(_names(rows), sort=True)

@@ -99,13 +99,13 @@ class Difference:
     pair: str
     baseline_pair: str
     parameter: str
-    producers: int | None
-    warps: int | None
-    baseline: float | None
-    value: float | None
-    change: float | None
-    low: float | None
-    high: float | None
+    producers: int | None = None
+    warps: int | None = None
+    baseline: float | None = None
+    value: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
     verdict: Verdict
     reason: str | None = None
 
@@ -166,7 +166,7 @@ def refuse(baseline: Side, side: Side, across: Sequence[str]) -> None:
     """Raise `DataError` where the two sides are of different kinds, unless told to compare across just that."""
     checks: list[tuple[str, object, object]] = [
         ("schema", baseline.model.schema_version, side.model.schema_version),
-        ("backend", _kind(baseline), _kind(side)),
+        ("backend", baseline.model.backend, side.model.backend),
         ("gpu", _gpu(baseline), _gpu(side)),
     ]
     for name, a, b in checks:
@@ -217,7 +217,7 @@ def _errors(baseline: Side, side: Side) -> tuple[list[Difference], tuple[str, ..
     quantile = -float(ndtri(FALSE_ALARMS * _OF_ERRORS / (2 * len(SCORES) * max(1, len(found)))))
     rows = [
         Difference(
-            pair=name, baseline_pair=against, parameter=c.score, producers=None, warps=None, baseline=c.baseline, value=c.value,
+            pair=name, baseline_pair=against, parameter=c.score, baseline=c.baseline, value=c.value,
             change=c.change, low=c.low, high=c.high, verdict=c.verdict(),
             reason=c.reason if c.reason or c.verdict() != "undetermined" else "too few held-out schedules: measure more",
         )
@@ -238,10 +238,6 @@ def _together(baseline: Side, side: Side, pair: str) -> tuple[Errors, Errors] | 
         return None
     first, second = ((s.model, _remote(s)[pair], usable_samples(Run(folder, manifest))) for s, folder, manifest in sides)
     return same_schedules(first, second)
-
-
-def _kind(side: Side) -> str:
-    return side.model.backend
 
 
 def _gpu(side: Side) -> tuple[str, ...]:
@@ -288,13 +284,10 @@ def _lost(baseline: Side, side: Side) -> list[Difference]:
     """Pairs that the baseline has and this side tried and lost: a regression, whatever the others do. Pairs not asked for are no news."""
     failed = {} if side.manifest is None else {**(side.manifest.node.unusable or {}), **side.manifest.failed_pairs}
     return [
-        Difference(
-            pair=name, baseline_pair=name, parameter="pair", producers=None, warps=None, baseline=None, value=None, change=None, low=None,
-            high=None, verdict="worse", reason=f"measured before, and now: {failed[name]}",
-        )
+        Difference(pair=name, baseline_pair=name, parameter="pair", verdict="worse", reason=f"measured before, and now: {failed[name]}")
         for name in _remote(baseline)
         if name in failed
-    ]  # fmt: skip
+    ]
 
 
 def _difference(

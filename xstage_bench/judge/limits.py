@@ -138,10 +138,8 @@ def _judge(subject: str, metric: str, bound: Bound, quantity: Quantity) -> Judge
         return Judgement(subject, metric, rule, "fail", None, None, None, reason or "not recorded")
     low, high = (value if low is None else low), (value if high is None else high)
     least, most = (float("-inf") if bound.min is None else bound.min), (float("inf") if bound.max is None else bound.max)
-    if low >= least and high <= most:
-        return Judgement(subject, metric, rule, "pass", value, low, high)
-    if high < least or low > most:
-        return Judgement(subject, metric, rule, "fail", value, low, high)
+    if (passed := low >= least and high <= most) or high < least or low > most:
+        return Judgement(subject, metric, rule, "pass" if passed else "fail", value, low, high)
     return Judgement(subject, metric, rule, "undetermined", value, low, high, "the limit lies inside the interval: measure more")
 
 
@@ -174,7 +172,7 @@ def _estimate(e: Estimate, scale: float = 1.0) -> Quantity:
     return e.value * scale, None if e.low is None else e.low * scale, None if e.high is None else e.high * scale, None
 
 
-def _share(manifest: Manifest, model: Model, entry: BurstGap) -> Quantity:
+def _share(manifest: Manifest, _: Model, entry: BurstGap) -> Quantity:
     line = manifest.node.line_rate_gb_per_s
     return _estimate(entry.drain_gb_per_s, 1 / line) if line else _exactly(None, "the line rate is not known")
 

@@ -18,7 +18,6 @@ SMALLEST_TEXT = 5.5
 COLOURS = ("#1b1b3a", "#8c2d04", "#1f6f8b", "#d0702b", "#5d9c59", "#9aa5b1", "#c9a227")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
-HATCHES = ("", "////", "....", "xxxx")
 MEASURED, FITTED, FAINT = "#1b1b3a", "#c0392b", "#b8b8b8"
 
 

@@ -91,18 +91,16 @@ def judge(node: IntArray, source: IntArray, destination: IntArray, values: Float
     by_node, rest = _sweep(rest, n, nodes)
     gpus = int(max(s.max(), d.max())) + 1
     found = _outliers("node", by_node, [(i, None, None) for i in range(nodes)])
-    sigma = {"node": _sigma(by_node)}
+    sigma: dict[str, float] = {"node": _sigma(by_node)}
     ports = _gpu_counts(n, s, d, nodes)[n] >= _GPUS_FOR_PORTS
     if ports.any():
-        index = n * gpus + np.maximum(s, 0)
-        egress, swept = _sweep(np.where(ports, rest, np.nan), index, nodes * gpus)
-        rest = np.where(ports, swept, rest)
-        found += _outliers("egress", egress, [(i // gpus, i % gpus, None) for i in range(nodes * gpus)])
-        index = n * gpus + np.maximum(d, 0)
-        ingress, swept = _sweep(np.where(ports, rest, np.nan), index, nodes * gpus)
-        rest = np.where(ports, swept, rest)
-        found += _outliers("ingress", ingress, [(i // gpus, None, i % gpus) for i in range(nodes * gpus)])
-        sigma |= {"egress": _sigma(egress), "ingress": _sigma(ingress)}
+        sides: tuple[tuple[Level, IntArray], ...] = (("egress", s), ("ingress", d))
+        for level, end in sides:
+            effect, swept = _sweep(np.where(ports, rest, np.nan), n * gpus + np.maximum(end, 0), nodes * gpus)
+            rest = np.where(ports, swept, rest)
+            both = [divmod(i, gpus) for i in range(nodes * gpus)]
+            found += _outliers(level, effect, [(node_, gpu, None) if level == "egress" else (node_, None, gpu) for node_, gpu in both])
+            sigma[level] = _sigma(effect)
     found += _outliers("link", rest, list(zip(n.tolist(), s.tolist(), d.tolist(), strict=True)))
     sigma["link"] = _sigma(rest)
     return Judged(float(np.exp(middle)), sigma, np.expm1(by_node), sorted(found, key=lambda o: -abs(o.score)))

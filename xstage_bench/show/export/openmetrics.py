@@ -13,9 +13,9 @@ from xstage_bench.model.stage import Stage
 from xstage_bench.show.export.document import ExportedModel
 
 _FORMS = (
-    ("xstage_issue_time_seconds", "Issue time T0 of a burst of reference_bytes per SM without backpressure"),
-    ("xstage_drain_bytes_per_second", "Drain rate R, all SMs together"),
-    ("xstage_capacity_bytes", "Outstanding capacity Q, all SMs together"),
+    ("xstage_issue_time", "seconds", "Issue time T0 of a burst of reference_bytes per SM without backpressure"),
+    ("xstage_drain", "bytes_per_second", "Drain rate R, all SMs together"),
+    ("xstage_capacity", "bytes", "Outstanding capacity Q, all SMs together"),
 )
 _BOUNDS = (("", "value", ""), ("_low", "low", ", lower bound of its interval"), ("_high", "high", ", upper bound of its interval"))
 
@@ -37,25 +37,17 @@ def as_openmetrics(exported: ExportedModel) -> str:
     about = {"gpu": p.gpu, "backend": p.backend, "simulated": str(p.simulated).lower(), "model": p.model, "measured": p.measured or ""}
     info = _Sample({**about, "driver": p.driver or "", "version": p.xstage_bench}, 1.0)
     lines = _family("xstage_model_info", "Where the numbers come from; always 1", [info])
-    for position, (name, meaning) in enumerate(_FORMS):
-        stem, unit = _split(name)
+    for position, (stem, unit, meaning) in enumerate(_FORMS):
         for suffix, bound, words in _BOUNDS:
             samples = [_Sample(_labels(s), v) for s in everybody if (v := _base_units(s, position, bound)) is not None]
             lines += _family(f"{stem}{suffix}_{unit}", f"{meaning}{words}", samples)
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-def _split(name: str) -> tuple[str, str]:
-    unit = next(u for u in ("bytes_per_second", "seconds", "bytes") if name.endswith(u))
-    return name.removesuffix(f"_{unit}"), unit
-
-
 def _base_units(stage: Stage, position: int, bound: str) -> float | None:
     estimate: Estimate = (stage.t0_cycles, stage.drain_gb_per_s, stage.capacity_bytes)[position]
     value: float | None = getattr(estimate, bound)
-    if value is None:
-        return None
-    return value * (1e-6 / stage.sm_clock_mhz, 1e9, 1.0)[position]
+    return None if value is None else value * (1e-6 / stage.sm_clock_mhz, 1e9, 1.0)[position]
 
 
 def _labels(stage: Stage) -> dict[str, str]:
