@@ -75,6 +75,7 @@ def record_replay(
     """
     if folder.exists():
         raise UsageError(f"{folder} exists, and a run is never overwritten", "name another folder with --out")
+
     def kept(document: dict[str, Any]) -> dict[str, Any]:
         document = msgspec.to_builtins(document)
         if model is not None:

@@ -69,9 +69,7 @@ def find_place(environment: Mapping[str, str] | None = None, rendezvous: str | N
     env = os.environ if environment is None else environment
     launcher = next((name for name, names in LAUNCHERS.items() if names[0] in env and names[1] in env), None)
     if launcher is None:
-        raise UsageError(
-            "this is no launch of several processes", "mpirun -n 2 (or torchrun, srun) xstage measure processes"
-        )
+        raise UsageError("this is no launch of several processes", "mpirun -n 2 (or torchrun, srun) xstage measure processes")
     names = LAUNCHERS[launcher]
     try:
         rank, size, local = (int(env.get(n, env[names[0]])) for n in names)
