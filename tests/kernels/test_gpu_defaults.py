@@ -81,6 +81,16 @@ def test_the_document_of_a_layer_names_what_was_tuned_elsewhere(tmp_path, monkey
     assert any("shorter ring of stages from 150" in line for line in said) == (gpu == "NVIDIA H20")
 
 
+def test_a_resumed_layer_keeps_its_rows_and_has_the_head_of_the_call_that_finished_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "snapshot", lambda: {"gpus": []})
+    row = {"key": "a"}
+    monkeypatch.setattr(moe_run, "recorded", lambda work, job, document: iter([("row", row)] if "a" not in job["done"] else []))
+    path = tmp_path / "moe.json"
+    moe_run.run([], path, moe_run.SuiteOptions(), argv=["first"], say=lambda text: None)
+    again = moe_run.run([], path, moe_run.SuiteOptions(), resume=True, argv=["second"], say=lambda text: None)
+    assert (again["rows"], again["argv"], again["complete"]) == ([row], ["second"], True)
+
+
 @pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 PCIe"])
 def test_the_document_of_attention_names_what_was_tuned_elsewhere(monkeypatch, gpu):
     monkeypatch.setattr(session, "snapshot", lambda: {"gpus": [], "nvml": None})

@@ -53,7 +53,8 @@ def run(
     now = head("moe", argv=argv, seed=options.seed)
     document: dict[str, Any] = {**now(False), "rows": [], "failed": {}, "left": {}, "tiles": {}}
     if resume:
-        document |= {**read_json(path, dict), "left": {}, "complete": False}
+        kept = read_json(path, dict)  # what was measured; the head is that of this call
+        document |= {name: kept[name] for name in ("rows", "failed", "tiles", "kernels") if name in kept}
     environment = document["environment_before"]
     names = [str(gpu["name"]) for gpu in environment["gpus"] if gpu["index"] in options.devices and gpu["name"]] or ["an unknown GPU"]
     document |= {"environment": environment, "tuned": tuned_document(names, TUNED), "forecast_notes": []}
