@@ -67,6 +67,10 @@ class Output:
         if choice.peer == "host":
             self.note(f"HOST MEMORY over PCIe is the destination ({choice.reason})")
 
+    def note_pair(self, pair: str, reason: str, what: str = "") -> None:
+        """Say why a pair has no numbers, naming it once."""
+        self.note(f"xstage: {reason}" if f"pair {pair}" in reason else f"xstage: pair {pair}{what}: {reason}")
+
     def note_incomplete(self, run: Run) -> None:
         """Say that a run was interrupted: fewer samples, wider intervals."""
         if not run.manifest.complete:

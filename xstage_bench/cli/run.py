@@ -153,5 +153,5 @@ def count_text(run: Run) -> str:
 def pair_status(out: Output, run: Run) -> int:
     """Name the pairs that failed on stderr; the exit status."""
     for pair, reason in run.manifest.failed_pairs.items():
-        out.note(f"xstage: {reason}" if f"pair {pair}" in reason else f"xstage: pair {pair}: {reason}")
+        out.note_pair(pair, reason)
     return ERROR if run.manifest.failed_pairs else 0

@@ -34,7 +34,7 @@ def name_failures(out: Output, document: dict[str, Any]) -> int:
     """Name what failed or was waived on stderr; the exit status."""
     for kind in ("waived", "failed"):
         for pair, reason in document["failed_pairs" if kind == "failed" else "waived"].items():
-            out.note(f"xstage: {reason}" if f"pair {pair}" in reason else f"xstage: pair {pair} {kind}: {reason}")
+            out.note_pair(pair, reason, f" {kind}")
     return ERROR if document["failed_pairs"] else 0
 
 

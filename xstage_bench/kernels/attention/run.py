@@ -113,7 +113,6 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
     import numpy as np
 
-    from xstage_bench.device.cuda.compile import sources_hash
     from xstage_bench.kernels.attention.gpu import AttentionGpu
     from xstage_bench.kernels.attention.measure import Gate
     from xstage_bench.kernels.nccl import Nccl
@@ -141,7 +140,7 @@ def measure(job: dict[str, Any], send: Callable[[str, Any], None]) -> None:
 
     two = communicators(2)
     seen = [{"index": gpu.index, "name": gpu.name, "sms": gpu.sms} for gpu in gpus.values()]
-    send("facts", {"gpus": seen, "nccl": two and two.version, "cuda_sources": sources_hash()})
+    send("facts", {"gpus": seen, "nccl": two and two.version})
     rng = np.random.default_rng(job["seed"])
     for case in job["cases"]:
         used = devices[: case.ranks] if case.ranks in real else devices[:2]
