@@ -49,7 +49,7 @@ def test_the_same_seed_is_the_same_hold_out_and_another_is_not(xstage, recorded,
 
 def test_a_resumed_run_keeps_its_seed_and_a_typed_other_one_is_refused(xstage, tmp_path):
     folder = tmp_path / "run"
-    assert xstage("run", *WORDS, "--budget", "0.05", "--out", folder).code == 0
+    assert xstage("run", *WORDS, "--budget", "0.000001", "--out", folder).code == 0
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps(manifest | {"complete": False}))

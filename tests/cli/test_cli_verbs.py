@@ -162,7 +162,7 @@ def test_text_and_json_of_the_verbs_that_only_look(xstage, words):
 def test_a_budget_ends_a_run_early_and_says_so(xstage, tmp_path):
     words = ("--backend", "sim", "--pairs", "0:1", "--only", "isolated")
     planned = xstage("plan", *words, "--json").document()["executions"]
-    done = xstage("run", *words, "--budget", "0.5", "--out", tmp_path / "r", "--json")
+    done = xstage("run", *words, "--budget", "0.01", "--out", tmp_path / "r", "--json")
     assert done.code == 0, done.err
     manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
     assert any("budget" in note for note in manifest["notes"])
