@@ -111,8 +111,8 @@ def test_a_layout_of_ones_own_compiles_and_stores_as_it_says(tmp_path: Path) -> 
     assert compile_kernel("burst.cu", "sm_90", variant.defines(), variant.headers(), cache=False)
     schedule = {"producers": 4, "warps": 4, "layout": layout.name, "bursts": [{"bytes": 32768}]}
     (tmp_path / "s.json").write_text(json.dumps(schedule))
-    words = ("--backend", "sim", "--schedule", "s.json", "--layout-path", "mine.cuh")
-    done("plan", *words, cwd=tmp_path)
+    told = call("plan", "--backend", "sim", "--schedule", "s.json", "--layout-path", "mine.cuh", cwd=tmp_path)
+    assert "does not know layout columns" in told.stderr, "the simulator has the plain one only; a name that nobody gave is unknown to all"
 
 
 def test_a_gpu_of_ones_own_gives_its_rates(checkout: Path, quick_run: Any, tmp_path: Path) -> None:

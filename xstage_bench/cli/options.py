@@ -137,8 +137,8 @@ def own_schedules(verb: Verb) -> Verb:
 
 def run_options(
     out: Output, *, spec: str, peer: Peer, pairs: tuple[tuple[int, int], ...] | None, only: tuple[str, ...], budget: float | None,
-    quick: bool | None, seed: int | None, probe_path: tuple[Path, ...], flavour_path: tuple[Path, ...] = (), layout_path: tuple[Path, ...] = (),
-    schedule: tuple[Path, ...] = (), resumed: Path | None = None,
+    quick: bool | None, seed: int | None, probe_path: tuple[Path, ...], flavour_path: tuple[Path, ...] = (),
+    layout_path: tuple[Path, ...] = (), schedule: tuple[Path, ...] = (), resumed: Path | None = None,
 ) -> Options:  # fmt: skip
     """Resolve the backend, say on stderr when it is the simulator, and return the runner's options.
 

@@ -194,4 +194,5 @@ def load_flavour(path: Path) -> Flavour:
     element = words.get("element", "f32" if kind == "reduce" else "")
     if kind == "reduce" and element not in ("f32", "bf16x2"):
         raise UsageError(f"{path}: element is '{element}', must be f32 or bf16x2", "what the reduction adds")
-    return Flavour(words["name"], words["function"], int(size), kind, arch, words.get("sass", ""), element=element, source=text)
+    found: Kind = "store" if kind == "store" else "reduce"
+    return Flavour(words["name"], words["function"], int(size), found, arch, words.get("sass", ""), element=element, source=text)

@@ -51,7 +51,7 @@ class Variant:
 
     def headers(self) -> dict[str, str]:
         """Return the user's own sources, by the names under which ``cuda/flavours.cuh`` and ``cuda/layouts.cuh`` include them."""
-        own = {OWN_FLAVOUR: self.flavour.source, OWN_LAYOUT: self.own_layout and self.own_layout.source}
+        own = {OWN_FLAVOUR: self.flavour.source, OWN_LAYOUT: self.own_layout.source if self.own_layout else None}
         return {name: text for name, text in own.items() if text is not None}
 
     def shared_bytes(self, warps: int = MAX_WARPS, *, timeline: bool = False) -> int:
