@@ -141,10 +141,9 @@ def test_a_public_class_name_exists_once():
 
 #: Parts that several rooms have of the same thing: what is asked (schedule), who does it (device), how it is measured, predicted, shown.
 SIBLINGS = {
-    "pulls",
     "bursts", "scenes", "scene", "tasks", "visibility", "copies", "footprint", "processes", "burst_gap", "fluid", "attention", "moe",
     "predict", "device", "document", "tensor_map", "layout", "schedule", "record", "order", "group", "run", "summary", "shapes", "check",
-    "gpu",
+    "gpu", "pulls",
 }  # fmt: skip
 
 
