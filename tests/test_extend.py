@@ -17,7 +17,8 @@ import pytest
 
 from xstage_bench.device.cuda.compile import compile_kernel
 from xstage_bench.device.cuda.variant import Variant
-from xstage_bench.schedule.flavour import load_flavour
+from xstage_bench.schedule.flavour import FLAVOURS, load_flavour
+from xstage_bench.schedule.layouts import load_layout
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
@@ -100,6 +101,18 @@ def test_a_flavour_of_ones_own_compiles_and_stores_as_it_says(tmp_path: Path, sa
     lines = sass_of(compile_kernel("burst.cu", "sm_90", variant.defines(), variant.headers(), cache=False), "xstage_burst")
     assert sum("STG.E" in line and ".128" in line for line in lines) >= 4
     done("plan", "--backend", "sim", "--quick", "--only", "timer", "--flavour-path", "mine.cuh", cwd=tmp_path)
+
+
+def test_a_layout_of_ones_own_compiles_and_stores_as_it_says(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    (tmp_path / "mine.cuh").write_text(example("cpp", "xstage-layout:"))
+    layout = load_layout(tmp_path / "mine.cuh")
+    variant = Variant(FLAVOURS["st.v4"], layout.name, own_layout=layout)
+    assert compile_kernel("burst.cu", "sm_90", variant.defines(), variant.headers(), cache=False)
+    schedule = {"producers": 4, "warps": 4, "layout": layout.name, "bursts": [{"bytes": 32768}]}
+    (tmp_path / "s.json").write_text(json.dumps(schedule))
+    told = call("plan", "--backend", "sim", "--schedule", "s.json", "--layout-path", "mine.cuh", cwd=tmp_path)
+    assert "does not know layout columns" in told.stderr, "the simulator has the plain one only; a name that nobody gave is unknown to all"
 
 
 def test_a_gpu_of_ones_own_gives_its_rates(checkout: Path, quick_run: Any, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_public_class_name_exists_once():
 SIBLINGS = {
     "bursts", "scenes", "scene", "tasks", "visibility", "copies", "footprint", "processes", "burst_gap", "fluid", "attention", "moe",
     "predict", "device", "document", "tensor_map", "layout", "schedule", "record", "order", "group", "run", "summary", "shapes", "check",
-    "gpu",
+    "gpu", "pulls",
 }  # fmt: skip
 
 

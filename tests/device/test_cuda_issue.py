@@ -237,6 +237,12 @@ def test_shapes_are_as_named(tmp_path: Path) -> None:
     assert set(at // 2048) == set(range(128)), "128 rows, two kilobytes apart"
     assert (at % 2048).max() < 256
 
+    fragment = places("st.b32", "accumulator", tmp_path)
+    at = fragment[(fragment[:, 0] == 4) & (fragment[:, 1] < 4), 2].reshape(4, 4, 8, 4)  # warp, warp-store, row, lane
+    assert (np.diff(at, axis=3) == 4).all(), "four lanes side by side"
+    assert (np.diff(at, axis=2) == 2048).all(), "in eight rows"
+    assert (np.diff(at[:, :, 0, 0], axis=1) == 8 * 2048).all(), "then the eight rows below"
+
     boxes = places("tensor.16384", "tile128", tmp_path)
     for box in (0, 1):
         at = boxes[(boxes[:, 0] == 1) & (boxes[:, 1] == box), 2]

@@ -225,7 +225,7 @@ STAMPED += [
 #: copies the vector of a reduction. There it says at most what `taken` says (docs/method.md).
 MAY_WAIT = {
     *((f, "contiguous", "sm_80") for f in ("st.v2", "st.b32")),
-    *(("red.f32", y, "sm_90") for y in ("rows256", "tile128")),
+    *(("red.f32", y, "sm_90") for y in ("rows256", "tile128", "accumulator")),
     *((f, "contiguous", a) for f in ("red.v4.f32", "red.v4.bf16x2") for a in ("sm_90", "sm_100")),
 }
 

@@ -18,7 +18,7 @@ from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.completion import INSTRUCTIONS, completion_of, every_completion
 from xstage_bench.schedule.device import Execution, Gpu, Node
 from xstage_bench.schedule.flavour import FLAVOURS, WARP_STORE_BYTES, Flavour, for_architecture, load_flavour, register
-from xstage_bench.schedule.layouts import LAYOUTS
+from xstage_bench.schedule.layouts import LAYOUTS, load_layout
 
 SMIDS = tuple(range(132))
 PLAIN = Node((Gpu(0, "A", SMIDS, 1980.0), Gpu(1, "A", SMIDS, 1980.0)), ((0, 1), (1, 0)), 32.0, 478.0)
@@ -124,11 +124,14 @@ def test_one_idle_sm_is_set_apart_for_completions_elsewhere() -> None:
     assert [(row >= 0).sum() for row in batch.producer_of] == [4, 132]
 
 
-def test_a_run_remembers_the_users_own_flavour(own: Flavour, tmp_path: Path) -> None:
+def test_a_run_remembers_the_users_own_flavour_and_layout(own: Flavour, tmp_path: Path) -> None:
+    (tmp_path / "layout.cuh").write_text("// xstage-layout: name=own.test function=place_own\n")
+    layout = load_layout(tmp_path / "layout.cuh")
     register(own)
-    run = record_run(Options(SIM, only=("timer",), quick=True, flavours=(own,)), tmp_path / "run", ["xstage"])
+    run = record_run(Options(SIM, only=("timer",), quick=True, own=(own, layout)), tmp_path / "run", ["xstage"])
     del FLAVOURS["st.own.test"]
     load_run(run.folder)
     assert FLAVOURS["st.own.test"] == own
+    assert LAYOUTS.pop("own.test") == layout
     with pytest.raises(UsageError, match=r"there is a flavour 'st\.own\.test' already"):
         register(Flavour("st.own.test", "other", 16, "store", ("sm_90",), ""))

@@ -17,6 +17,7 @@ SURVEYS: dict[str, str] = {
     "copies": "The sustained drain rate beside a copy engine and a copy kernel on the same pair.",
     "scenes": "Several schedules at the same time: fan-out, incast, both directions, and their company.",
     "footprint": "How far a destination may spread before address translation costs.",
+    "pulls": "How long loads from a peer or from host memory take, and how fast they come.",
     "processes": "The same bursts into memory that another process owns, by CUDA IPC or NVSHMEM.",
 }
 

@@ -106,6 +106,7 @@ def measuring(verb: Verb) -> Verb:
         click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
         click.option("--seed", type=click.IntRange(0, 2**32 - 1), show_default="fresh", help=_SEED),
         click.option("--flavour-path", type=FILE, multiple=True, metavar="FILE", help="A store flavour of your own (.cuh); repeatable."),
+        click.option("--layout-path", type=FILE, multiple=True, metavar="FILE", help="A layout of your own (.cuh); repeatable."),
         click.option("--probe-path", type=FILE, multiple=True, metavar="DIR", help="A folder with probes of your own; repeatable."),
     )
     return backend(add(verb))
@@ -137,7 +138,7 @@ def own_schedules(verb: Verb) -> Verb:
 def run_options(
     out: Output, *, spec: str, peer: Peer, pairs: tuple[tuple[int, int], ...] | None, only: tuple[str, ...], budget: float | None,
     quick: bool | None, seed: int | None, probe_path: tuple[Path, ...], flavour_path: tuple[Path, ...] = (),
-    schedule: tuple[Path, ...] = (), resumed: Path | None = None,
+    layout_path: tuple[Path, ...] = (), schedule: tuple[Path, ...] = (), resumed: Path | None = None,
 ) -> Options:  # fmt: skip
     """Resolve the backend, say on stderr when it is the simulator, and return the runner's options.
 
@@ -147,12 +148,15 @@ def run_options(
     from xstage_bench.measure.plan import Options, recorded_seed
     from xstage_bench.schedule.burst_files import load_bursts
     from xstage_bench.schedule.flavour import load_flavour, register
+    from xstage_bench.schedule.layouts import load_layout, register_layout
 
     if schedule and (only or probe_path or pairs):
         raise UsageError("--schedule brings its own pairs and needs no probe", "leave out --only, --probe-path and --pairs")
-    own = tuple(load_flavour(path) for path in flavour_path)
-    for flavour in own:
+    flavours, layouts = [load_flavour(path) for path in flavour_path], [load_layout(path) for path in layout_path]
+    for flavour in flavours:
         register(flavour)
+    for layout in layouts:
+        register_layout(layout)
     schedules = tuple(s for path in schedule for s in load_bursts(path))
     choice = resolve_backend(spec, peer)
     out.note_backend(choice)
@@ -160,7 +164,7 @@ def run_options(
         quick = choice.simulated and spec == "auto"
     known = recorded_seed(choice, resumed) if seed is None else seed
     fresh = secrets.randbits(32) if known is None else known
-    return Options(choice, pairs, only, quick, fresh, budget, probe_path, schedules, flavours=own, fresh_seed=known is None)
+    return Options(choice, pairs, only, quick, fresh, budget, probe_path, schedules, own=(*flavours, *layouts), fresh_seed=known is None)
 
 
 def _log_to_stderr(debug: bool) -> None:

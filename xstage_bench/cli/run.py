@@ -78,7 +78,7 @@ def _replay(
     from xstage_bench.model.run_fit import find_model
     from xstage_bench.schedule.flavour import load_flavour, register
 
-    unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path") if probing[name]]
+    unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path", "layout_path") if probing[name]]
     if resume or unused:
         raise UsageError(f"--{'resume' if resume else unused[0].replace('_', '-')} and a replay: it has no probes", "leave it out")
     for path in flavour_path:

@@ -17,6 +17,7 @@ from xstage_bench.record.manifest import MANIFEST_NAME, load_manifest
 from xstage_bench.schedule.bursts import HOST, Schedule
 from xstage_bench.schedule.device import Device, Node
 from xstage_bench.schedule.flavour import Flavour
+from xstage_bench.schedule.layouts import Layout
 
 #: Of every GPU: the destination window of 64 MiB, two sets of buffers, time lines. CUDA itself takes some 0.5 GB beside it.
 DEVICE_BYTES = 182_000_000
@@ -66,7 +67,7 @@ class Options:
     schedules: tuple[Schedule, ...] = ()
     processes: int = PROCESSES
     repetitions: int = 0
-    flavours: tuple[Flavour, ...] = ()
+    own: tuple[Flavour | Layout, ...] = ()
     fresh_seed: bool = False
 
     def facts(self) -> dict[str, Any]:
@@ -81,7 +82,8 @@ class Options:
             "schedules": len(self.schedules),
             "processes": self.processes,
             "repetitions": self.repetitions,
-            "own_flavours": [asdict(f) for f in self.flavours],
+            "own_flavours": [asdict(f) for f in self.own if isinstance(f, Flavour)],
+            "own_layouts": [asdict(f) for f in self.own if isinstance(f, Layout)],
             "fresh_seed": self.fresh_seed,
         }
 

@@ -40,7 +40,7 @@ class SurveyDocument(Manifest):
     Parameters
     ----------
     kind : str
-        ``scenes``, ``replay``, ``visibility``, ``copies``, ``footprint``, ``processes``; null in documents of before.
+        ``scenes``, ``replay``, ``visibility``, ``copies``, ``footprint``, ``pulls``, ``processes``; null in documents of before.
     processes : int
         Fresh processes with their own allocations.
     waived : dict

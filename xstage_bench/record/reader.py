@@ -15,6 +15,7 @@ from xstage_bench.record.parts import COLUMNS, PRODUCERS_FOLDER, SAMPLES_FOLDER,
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 from xstage_bench.schedule.completion import DEFAULT
 from xstage_bench.schedule.flavour import recorded_flavour, register
+from xstage_bench.schedule.layouts import recorded_layout, register_layout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +96,8 @@ def load_run(path: Path | str) -> Run:
     manifest = load_manifest(folder)
     for own in manifest.options.get("own_flavours", []):  # schedules name them
         register(recorded_flavour(own))
+    for own in manifest.options.get("own_layouts", []):
+        register_layout(recorded_layout(own))
     return Run(folder, manifest)
 
 

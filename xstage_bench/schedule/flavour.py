@@ -128,11 +128,14 @@ def for_architecture(arch: str) -> tuple[str, ...]:
 
 def register(flavour: Flavour) -> None:
     """Make a flavour known by its name, in schedules too; `UsageError` when the name is taken by another one."""
-    known = FLAVOURS.get(flavour.name)
-    if known is not None and known != flavour:
-        raise UsageError(f"there is a flavour '{flavour.name}' already", "give yours another name")
-    FLAVOURS[flavour.name] = flavour
+    enter(FLAVOURS, flavour, "flavour")
     WARP_STORE_BYTES[flavour.name] = flavour.warp_store_bytes
+
+
+def enter(table: dict[str, Any], own: Any, what: str) -> None:
+    """Put something of the user's own into its table; `UsageError` when its name is taken by another one."""
+    if table.setdefault(own.name, own) != own:
+        raise UsageError(f"there is a {what} '{own.name}' already", "give yours another name")
 
 
 def recorded_flavour(facts: dict[str, Any]) -> Flavour:
@@ -143,7 +146,27 @@ def recorded_flavour(facts: dict[str, Any]) -> Flavour:
         raise DataError(f"a recorded flavour is incomplete ({error})", "take the run from a copy") from None
 
 
-_HEADER = re.compile(r"^//\s*xstage-flavour:\s*(.*)$", re.MULTILINE)
+def header_of(path: Path, what: str, needed: set[str], example: str) -> tuple[str, dict[str, str]]:
+    """Return the text of a ``.cuh`` of the user's own and the words of its header line ``// xstage-WHAT: key=value ...``.
+
+    Raises
+    ------
+    UsageError
+        No such file, no header, a word that is missing, or a name that is none.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({type(error).__name__})", f"--{what}-path names a .cuh file") from None
+    found = re.search(rf"^//\s*xstage-{what}:\s*(.*)$", text, re.MULTILINE)
+    if found is None:
+        raise UsageError(f"{path}: no header line 'xstage-{what}:'", f"for example {example}")
+    words = dict(word.partition("=")[::2] for word in found.group(1).split())
+    if missing := needed - set(words):
+        raise UsageError(f"{path}: the header lacks {', '.join(sorted(missing))}", f"for example {example}")
+    if re.fullmatch(r"[A-Za-z_]\w*", words["function"]) is None or re.fullmatch(r"[\w.]+", words["name"]) is None:
+        raise UsageError(f"{path}: name or function has characters that it may not have", f"for example {example}")
+    return text, words
 
 
 def load_flavour(path: Path) -> Flavour:
@@ -158,29 +181,18 @@ def load_flavour(path: Path) -> Flavour:
     UsageError
         No such file, no header, or a header that says nothing usable.
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({type(error).__name__})", "--flavour-path names a .cuh file") from None
-    found = _HEADER.search(text)
     example = "// xstage-flavour: name=st.mine function=st_mine bytes=16 kind=store"
-    if found is None:
-        raise UsageError(f"{path}: no header line 'xstage-flavour:'", f"for example {example}")
-    words = dict(word.partition("=")[::2] for word in found.group(1).split())
-    missing = {"name", "function", "bytes", "kind"} - set(words)
-    if missing:
-        raise UsageError(f"{path}: the header lacks {', '.join(sorted(missing))}", f"for example {example}")
+    text, words = header_of(path, "flavour", {"name", "function", "bytes", "kind"}, example)
     kind, size = words["kind"], words["bytes"]
     if kind not in ("store", "reduce"):
         raise UsageError(f"{path}: kind is '{kind}', must be store or reduce", "bulk copies are built in")
     if size not in ("4", "8", "16", "32"):
         raise UsageError(f"{path}: bytes is '{size}', must be 4, 8, 16 or 32 per lane", f"for example {example}")
-    if re.fullmatch(r"[A-Za-z_]\w*", words["function"]) is None or re.fullmatch(r"[\w.]+", words["name"]) is None:
-        raise UsageError(f"{path}: name or function has characters that it may not have", f"for example {example}")
     arch = tuple(words.get("architectures", ",".join(_PLAIN)).split(","))
     if not all(re.fullmatch(r"sm_\d+", a) for a in arch):
         raise UsageError(f"{path}: architectures must be sm_NN, separated by commas", "for example architectures=sm_90,sm_100")
     element = words.get("element", "f32" if kind == "reduce" else "")
     if kind == "reduce" and element not in ("f32", "bf16x2"):
         raise UsageError(f"{path}: element is '{element}', must be f32 or bf16x2", "what the reduction adds")
-    return Flavour(words["name"], words["function"], int(size), kind, arch, words.get("sass", ""), element=element, source=text)
+    found: Kind = "store" if kind == "store" else "reduce"
+    return Flavour(words["name"], words["function"], int(size), found, arch, words.get("sass", ""), element=element, source=text)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from xstage_bench.schedule.flavour import LANES, Flavour
+from xstage_bench.errors import DataError
+from xstage_bench.schedule.flavour import LANES, Flavour, enter, header_of
 
 SEGMENT_BYTES = 256
-Segments = Literal["none", "rows", "tile"]
+Segments = Literal["none", "rows", "tile", "accumulator", "own"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +24,13 @@ class Layout:
         Lanes that store; the others' bytes stay as they were.
     offset_bytes : int
         Shift of every operation against its natural alignment.
-    segments : {'none', 'rows', 'tile'}
+    segments : {'none', 'rows', 'tile', 'accumulator', 'own'}
         Each 256 bytes go to a cell of their own: to rows in a scattered order, or to the rows of 128 x 128 bf16 tiles, 2 KB apart.
+        An accumulator's four lanes are side by side in each of eight rows. `function` says where the user's own go.
+    function : str
+        In the user's own `source`: returns the byte offset for window_bytes, warp, warps, slot and lane, all of them ``u32``.
+    source : str, optional
+        The text of the user's own file.
     """
 
     name: str
@@ -31,13 +38,17 @@ class Layout:
     active_lanes: int = LANES
     offset_bytes: int = 0
     segments: Segments = "none"
+    function: str = ""
+    source: str | None = None
 
     def takes(self, flavour: Flavour) -> bool:
         """Whether operations of this flavour can be laid out so."""
         if flavour.kind == "tensor":  # boxes of the tile's array, or of one that is as wide as a box
-            return self.active_lanes == LANES and not self.offset_bytes and self.segments != "rows"
+            return self.active_lanes == LANES and not self.offset_bytes and self.segments in ("none", "tile")
         if flavour.bulk:
-            return self.active_lanes == LANES and (self.segments == "none" or flavour.bytes == SEGMENT_BYTES)
+            return self.active_lanes == LANES and (
+                self.segments == "none" or (self.segments in ("rows", "tile") and flavour.bytes == SEGMENT_BYTES)
+            )
         return self.offset_bytes % flavour.bytes == 0
 
     def warp_store_bytes(self, flavour: Flavour) -> int:
@@ -51,6 +62,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout("contiguous", "each warp-store next to the one before it"),
         Layout("rows256", "256-byte segments of rows in scattered order, half a warp of 16-byte stores each", segments="rows"),
         Layout("tile128", "128 x 128 bf16 tiles, rows of 256 bytes with a stride of 2 KB", segments="tile"),
+        Layout("accumulator", "as the tensor cores leave registers: eight rows, 2 KB apart, of four lanes", segments="accumulator"),
         Layout("lanes16", "16 of 32 lanes store", active_lanes=16),
         Layout("lanes24", "24 of 32 lanes store", active_lanes=24),
         Layout("offset16", "shifted by 16 bytes", offset_bytes=16),
@@ -58,3 +70,30 @@ LAYOUTS: dict[str, Layout] = {
         Layout("offset64", "shifted by 64 bytes", offset_bytes=64),
     )
 }
+
+
+def register_layout(layout: Layout) -> None:
+    """Make a layout known by its name, in schedules too; `UsageError` when the name is taken by another one."""
+    enter(LAYOUTS, layout, "layout")
+
+
+def recorded_layout(facts: dict[str, Any]) -> Layout:
+    """Rebuild a layout of the user's own from a manifest; `DataError` when it describes none."""
+    try:
+        return Layout(**facts)
+    except TypeError as error:
+        raise DataError(f"a recorded layout is incomplete ({error})", "take the run from a copy") from None
+
+
+def load_layout(path: Path) -> Layout:
+    """Read a layout of the user's own: a ``.cuh`` file with one inline function and one header line. Errors as of `load_flavour`.
+
+    ::
+
+        // xstage-layout: name=mine function=place_mine
+        static __device__ __forceinline__ u32 place_mine(u32 window_bytes, u32 warp, u32 warps, u32 slot, u32 lane) { ... }
+
+    No two lanes' bytes may overlap within a turn of the window, and none may leave it; what is stored is verified before it is timed.
+    """
+    text, words = header_of(path, "layout", {"name", "function"}, "// xstage-layout: name=mine function=place_mine")
+    return Layout(words["name"], f"the user's own {words['function']}", segments="own", function=words["function"], source=text)

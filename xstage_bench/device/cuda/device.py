@@ -20,6 +20,7 @@ from xstage_bench.device.cuda import layout, tasks, visibility, worker
 from xstage_bench.device.cuda import scene as scene_layout
 from xstage_bench.device.cuda.debug import timeout_scale
 from xstage_bench.device.cuda.footprint import Shape
+from xstage_bench.device.cuda.pulls import PullShape
 from xstage_bench.device.cuda.variant import Variant, variant_of
 from xstage_bench.errors import DeviceLostError, PairError, WaivedError, XStageError
 from xstage_bench.io.identity import Kernel, merged
@@ -303,6 +304,16 @@ class CudaDevice:
                 f"{found['offset']}: expected 0x{found['expected']:08x}, found 0x{found['found']:08x}",
                 "do not use this link; run 'xstage doctor'",
             )
+
+    def pull(self, source: int, shape: PullShape, count: int) -> list[Any]:
+        """Load from the memory of a GPU or of the host (`pulls.Pulls.execute`)."""
+        self._send("pull", source, shape, count)
+        return list(self._receive(source, shape.owner, 1.0))
+
+    def fill_pulled(self, source: int, owner: int, salt: int) -> None:
+        """Write what `pull` reads."""
+        self._send("pull_fill", source, owner, salt)
+        self._receive(source, owner, 5.0)
 
     def close(self) -> None:
         """End the worker: politely by closing the pipe, then by force."""

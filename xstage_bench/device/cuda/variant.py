@@ -8,11 +8,11 @@ from xstage_bench.errors import UsageError
 from xstage_bench.schedule.bursts import MAX_BURSTS_ON_DEVICE, MAX_WARPS, Schedule
 from xstage_bench.schedule.completion import DEFAULT, WHO, completion_of
 from xstage_bench.schedule.flavour import FLAVOURS, KINDS, Flavour
-from xstage_bench.schedule.layouts import LAYOUTS
+from xstage_bench.schedule.layouts import LAYOUTS, Layout
 
-OWN_FLAVOUR = "xstage_own_flavour.cuh"
+OWN_FLAVOUR, OWN_LAYOUT = "xstage_own_flavour.cuh", "xstage_own_layout.cuh"
 MAX_BURSTS_BULK = 64
-_SEGMENTS = ("none", "rows", "tile")
+_SEGMENTS = ("none", "rows", "tile", "accumulator", "own")
 _TIMELINE_BYTES = MAX_WARPS * 128 * 4
 _HEAD_BYTES = 256  # item, producer, clocks
 _SWIZZLE_BYTES = 1024
@@ -21,15 +21,16 @@ _BULK_STEPS_BYTES = 13 * 128  # BULK_SOURCES of cuda/pattern.cuh, 128 bytes apar
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a launch is compiled for. It crosses to the worker process, which may not know the user's own flavours by name."""
+    """What a launch is compiled for. It crosses to the worker process, which may not know the user's own flavours and layouts by name."""
 
     flavour: Flavour
     layout: str = "contiguous"
     completion: str = DEFAULT
+    own_layout: Layout | None = None
 
     def defines(self) -> dict[str, str]:
         """Preprocessor definitions of ``cuda/burst.cu``."""
-        f, layout, completion = self.flavour, LAYOUTS[self.layout], completion_of(self.completion)
+        f, layout, completion = self.flavour, self.own_layout or LAYOUTS[self.layout], completion_of(self.completion)
         words = {
             "XSTAGE_FLAVOUR": f.function,
             "XSTAGE_KIND": str(KINDS.index(f.kind)),
@@ -44,11 +45,14 @@ class Variant:
             words["XSTAGE_BF16"] = "1"
         if f.source is not None:
             words["XSTAGE_OWN_FLAVOUR"] = "1"
+        if layout.function:
+            words["XSTAGE_PLACE"] = layout.function
         return words
 
     def headers(self) -> dict[str, str]:
-        """Return the user's own source, by the name under which ``cuda/flavours.cuh`` includes it."""
-        return {} if self.flavour.source is None else {OWN_FLAVOUR: self.flavour.source}
+        """Return the user's own sources, by the names under which ``cuda/flavours.cuh`` and ``cuda/layouts.cuh`` include them."""
+        own = {OWN_FLAVOUR: self.flavour.source, OWN_LAYOUT: self.own_layout.source if self.own_layout else None}
+        return {name: text for name, text in own.items() if text is not None}
 
     def shared_bytes(self, warps: int = MAX_WARPS, *, timeline: bool = False) -> int:
         """Return the shared memory that a CTA of this variant needs when `warps` warps store."""
@@ -62,7 +66,8 @@ class Variant:
 
 def variant_of(schedule: Schedule) -> Variant:
     """Return the variant that a schedule needs."""
-    return Variant(FLAVOURS[schedule.flavour], schedule.layout, schedule.completion)
+    layout = LAYOUTS[schedule.layout]
+    return Variant(FLAVOURS[schedule.flavour], schedule.layout, schedule.completion, layout if layout.source is not None else None)
 
 
 #: Shared memory of one CTA, on every architecture that has bulk copies.

@@ -24,6 +24,7 @@ from xstage_bench.device.cuda.debug import HANG_NS, planted, timeout_scale
 from xstage_bench.device.cuda.footprint import Footprints
 from xstage_bench.device.cuda.gpu import CudaGpu, LoadedKernel, gpu_count, load_eagerly, pinned
 from xstage_bench.device.cuda.host_memory import HostMemory
+from xstage_bench.device.cuda.pulls import Pulls
 from xstage_bench.device.cuda.scene_worker import SceneWorker
 from xstage_bench.device.cuda.tasks_worker import TaskWorker
 from xstage_bench.device.cuda.tensor_map import TENSOR_MAP_BYTES, encode_tensor_map
@@ -64,6 +65,8 @@ def main(pipe: Connection) -> None:
     handlers["copy"] = Copies().copy
     footprints = Footprints()
     handlers |= {"deal": footprints.execute, "verify_deal": footprints.verify}
+    pulls = Pulls()
+    handlers |= {"pull": pulls.execute, "pull_fill": pulls.fill}
     while True:
         try:
             name, *arguments = pipe.recv()
