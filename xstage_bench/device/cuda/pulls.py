@@ -68,7 +68,7 @@ class _PullGpu(CudaGpu):
         self.room(self.sms * 16 * RESULT.itemsize, "results")
         self.room(CONTROL.itemsize, "control")
 
-    def fill(self, salt: int) -> None:  # type: ignore[override]
+    def write(self, salt: int) -> None:
         self.launch(self._kernels["pull_fill"], (self.sms,), 256, (self.memory, np.uint64(self.size // 16), np.uint32(salt)))
         self.synchronize()
 
@@ -110,7 +110,7 @@ class Pulls:
             memory = self._host[source][0].reshape(-1, 4)
             memory[:] = np.stack(words(np.arange(len(memory), dtype=np.uint32), salt), axis=1)
         else:
-            self._gpu(owner).fill(salt)
+            self._gpu(owner).write(salt)
 
     def _gpu(self, index: int) -> _PullGpu:
         if index not in self._gpus:
