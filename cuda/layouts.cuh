@@ -11,11 +11,8 @@
 #ifndef XSTAGE_OFFSET
 #define XSTAGE_OFFSET 0
 #endif
-#ifndef XSTAGE_SEGMENTS  // 0 none, 1 rows, 2 tile, 3 accumulator, 4 the user's own XSTAGE_PLACE
+#ifndef XSTAGE_SEGMENTS  // 0 none, 1 rows, 2 tile
 #define XSTAGE_SEGMENTS 0
-#endif
-#if XSTAGE_SEGMENTS == 4
-#include "xstage_own_layout.cuh"
 #endif
 
 #if XSTAGE_IS_BULK
@@ -47,17 +44,7 @@ static __device__ __forceinline__ u32 groups_per_warp(u32 window_bytes, u32 warp
   return window_bytes / warps / GROUP_BYTES - (XSTAGE_OFFSET ? 1 : 0);
 }
 
-#if XSTAGE_SEGMENTS == 3
-// As the tensor cores leave an accumulator: four lanes side by side in each of eight rows, then the eight rows below, then the columns to the
-// right. The warps share the 128 rows as those of a matrix product do. Warps must be a power of two.
-static __device__ __forceinline__ u32 fragment_place(u32 warp, u32 warps, u32 slot, u32 lane) {
-  constexpr u32 QUAD_BYTES = 4 * PIECE_BYTES, ROW_BYTES = ROW_SEGMENTS * SEGMENT_BYTES;
-  const u32 blocks = TILE_ROWS / 8 / warps;
-  slot &= blocks * (ROW_BYTES / QUAD_BYTES) - 1;
-  const u32 row = (warp * blocks + (slot & (blocks - 1))) * 8 + lane / 4;
-  return row * ROW_BYTES + (slot >> (31 - __clz(blocks))) * QUAD_BYTES + lane % 4 * PIECE_BYTES;
-}
-#elif XSTAGE_SEGMENTS && XSTAGE_SEGMENTS < 3 && !XSTAGE_IS_TENSOR
+#if XSTAGE_SEGMENTS && !XSTAGE_IS_TENSOR
 // Cell (256 bytes of the window) of segment `j` of a warp; j wraps around in the warp's share. Warps must be a power of two.
 static __device__ __forceinline__ u32 cell_of(u32 window_bytes, u32 warp, u32 warps, u32 j) {
   const u32 cells = window_bytes / SEGMENT_BYTES, mine = cells / warps;
@@ -76,10 +63,6 @@ static __device__ __forceinline__ u32 place(u32 window_bytes, u32 warp, u32 warp
 #if XSTAGE_IS_TENSOR
   const u32 box = warp * groups_per_warp(window_bytes, warps) + slot, row = box % BOXES_DEEP * BOX_ROWS + piece / 8;
   return row * ARRAY_ROW_BYTES + box / BOXES_DEEP * BOX_ROW_BYTES + piece % 8 * PIECE_BYTES;
-#elif XSTAGE_SEGMENTS == 4
-  return XSTAGE_PLACE(window_bytes, warp, warps, slot, piece);
-#elif XSTAGE_SEGMENTS == 3
-  return fragment_place(warp, warps, slot, piece);
 #else
   const u32 byte = slot * WARP_STORE_BYTES + piece * PIECE_BYTES;
 #if XSTAGE_SEGMENTS

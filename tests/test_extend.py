@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from xstage_bench.device.cuda.compile import compile_kernel
-from xstage_bench.device.cuda.variant import Variant
+from xstage_bench.device.cuda.variant import OWN_LAYOUT, Variant
+from xstage_bench.errors import XStageError
 from xstage_bench.schedule.flavour import FLAVOURS, load_flavour
 from xstage_bench.schedule.layouts import load_layout
 
@@ -109,6 +110,8 @@ def test_a_layout_of_ones_own_compiles_and_stores_as_it_says(tmp_path: Path) -> 
     layout = load_layout(tmp_path / "mine.cuh")
     variant = Variant(FLAVOURS["st.v4"], layout.name, own_layout=layout)
     assert compile_kernel("burst.cu", "sm_90", variant.defines(), variant.headers(), cache=False)
+    with pytest.raises(XStageError, match=r"place_columns.* undefined"):
+        compile_kernel("burst.cu", "sm_90", variant.defines(), {**variant.headers(), OWN_LAYOUT: ""}, cache=False)
     schedule = {"producers": 4, "warps": 4, "layout": layout.name, "bursts": [{"bytes": 32768}]}
     (tmp_path / "s.json").write_text(json.dumps(schedule))
     told = call("plan", "--backend", "sim", "--schedule", "s.json", "--layout-path", "mine.cuh", cwd=tmp_path)

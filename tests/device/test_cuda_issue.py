@@ -143,10 +143,15 @@ NAMES = (*STORES, "bulk.128", "bulk.256", "bulk.8192", "bulkred.f32.2048", "tens
 CASES = [(f, y) for f, y in itertools.product(NAMES, LAYOUTS) if LAYOUTS[y].takes(FLAVOURS[f])]
 
 
+def places_of(layout: str) -> str:
+    """The header that says where the bytes of a layout go."""
+    return "placements.cuh" if LAYOUTS[layout].function else "layouts.cuh"
+
+
 def emulate(flavour: str, layout: str, folder: Path, spoil: tuple[str, str] = ("", "")) -> tuple[int, int]:
     """Return how many words are wrong of how many checked, with the kernel's own source but for the replacement `spoil`."""
     cuda = asset_dir("cuda")
-    source = "".join((cuda / name).read_text() for name in ("layouts.cuh", "pattern.cuh", "issue.cuh"))
+    source = "".join((cuda / name).read_text() for name in (places_of(layout), "pattern.cuh", "issue.cuh"))
     source = re.sub(r'#pragma once|#include "\w+\.cuh"', "", source)
     source = source[: source.index("static __device__ __forceinline__ void load_piece")] + source[source.index("// The measured loops.") :]
     if spoil[0]:
@@ -212,7 +217,7 @@ int main() {
 
 def places(flavour: str, layout: str, folder: Path) -> np.ndarray:
     """Return warps, slot, offset and piece size of everything that one turn of the window writes, from the kernel's own source."""
-    source = (asset_dir("cuda") / "layouts.cuh").read_text().replace("#pragma once", "").replace('#include "flavours.cuh"', "")
+    source = (asset_dir("cuda") / places_of(layout)).read_text().replace("#pragma once", "").replace('#include "flavours.cuh"', "")
     raw = run_on_cpu(PLACES % (source, WINDOW_BYTES), folder, Variant(FLAVOURS[flavour], layout).defines())
     return np.frombuffer(raw, np.uint32).reshape(-1, 4).astype(np.int64)
 

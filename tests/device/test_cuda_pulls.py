@@ -120,6 +120,7 @@ def test_the_survey_finds_the_law_and_names_memory_that_lies() -> None:
     assert peer["gb_per_s"]["value"] == pytest.approx(370, rel=1e-3)
     assert peer["in_flight_sm_bytes"] == pytest.approx(32_000, rel=1e-2)
     assert (peer["judges"], peer["p95_error"]) == (24, pytest.approx(0, abs=0.01))
+    assert {b["bytes"]: b["waited_ns"] for b in peer["behind"] if b["producers"] == 78}[32 * 4 * 512] == 320
     assert "0>1" in _text(document)
 
 

@@ -51,9 +51,5 @@ def _text(document: dict[str, Any]) -> str:
         for law in document["laws"]
     ]
     head = ["pair", "latency, ns", "one SM, GB/s", "all SMs, GB/s", "in flight per SM, kB", "error on random pulls", "p95"]
-    behind = [
-        [row["pair"], row["producers"], row["stores"] * row["warps"] * 0.512, row["mean_ns"]]
-        for row in sorted(document["rows"], key=lambda r: (r["pair"], r["producers"], r["stores"]))
-        if row["part"] == "behind" and row["process"] == 0
-    ]
-    return table(head, laws) + "\n" + table(["pair", "SMs", "kB stored by each before", "one load behind them, ns"], behind)
+    waits = [[law["pair"], b["producers"], b["bytes"] / 1e3, b["waited_ns"]] for law in document["laws"] for b in law["behind"]]
+    return table(head, laws) + "\n" + table(["pair", "SMs", "kB stored by each", "a load behind them waits, ns"], waits)

@@ -21,6 +21,8 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTI
 _COMMENT_OR_LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//(?:\\\n|[^\n])*|/\*.*?\*/', re.DOTALL)
 #: Where the expression above could take code for a comment, or where a line's number is part of the program.
 _UNSAFE = re.compile(r"R\"|\d'\w|__LINE__|\bassert\b")
+#: The macro of a layout that places each lane by a function: ``placements.cuh`` then stands in for ``layouts.cuh``.
+PLACED = "XSTAGE_PLACE"
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 
 
@@ -104,6 +106,11 @@ def sources_of(source: str, headers: Mapping[str, str] | None = None) -> dict[st
     return found
 
 
+def stand_ins(defines: Mapping[str, str]) -> dict[str, str]:
+    """Return files of ``cuda/`` that are compiled under the name of another, by that name."""
+    return {"layouts.cuh": (asset_dir("cuda") / "placements.cuh").read_text()} if PLACED in defines else {}
+
+
 def kernel_identity(
     source: str, arch: str, defines: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None, *, compiler: str | None
 ) -> str:
@@ -124,14 +131,17 @@ def kernel_of(source: str, arch: str, defines: Mapping[str, str] | None = None, 
     """Return the kernel as this machine's compiler would make it; parameters as for `compile.compile_kernel`."""
     compiler = compiler_version()
     identity = kernel_identity(source, arch, defines, headers, compiler=compiler)
-    return Kernel(source=source, arch=arch, compiler=compiler, identity=identity, defines=dict(defines or {}), own=bool(headers))
+    own = any(not (asset_dir("cuda") / name).is_file() for name in headers or {})
+    return Kernel(source=source, arch=arch, compiler=compiler, identity=identity, defines=dict(defines or {}), own=own)
 
 
 def in_tree(kernel: Kernel) -> bool:
     """Whether the sources here would make the kernel of a recording, by the compiler of that recording. Never one of a user's own."""
     if kernel.own or not (asset_dir("cuda") / kernel.source).is_file():
         return False
-    return kernel.identity == kernel_identity(kernel.source, kernel.arch, kernel.defines, compiler=kernel.compiler)
+    return kernel.identity == kernel_identity(
+        kernel.source, kernel.arch, kernel.defines, stand_ins(kernel.defines), compiler=kernel.compiler
+    )
 
 
 def merged(*groups: Iterable[Kernel]) -> list[Kernel]:

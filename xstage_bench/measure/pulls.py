@@ -168,4 +168,18 @@ def judged(rows: Sequence[dict[str, Any]], pair: str) -> dict[str, Any]:
         "judges": len(errors),
         "median_error": float(np.median(errors)) if errors else None,
         "p95_error": float(np.quantile(errors, 0.95)) if errors else None,
+        "behind": behind([r for r in rows if r["pair"] == pair and r["part"] == "behind"]),
     }
+
+
+def behind(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+    """Return how much longer one load takes behind the SM's own outstanding stores: medians over processes, by SMs and bytes stored."""
+    alone = {
+        k: float(np.median([r["mean_ns"] for r in rows if (r["producers"], r["stores"]) == (k, 0)])) for k in {r["producers"] for r in rows}
+    }
+    out = []
+    for producers, stores in sorted({(r["producers"], r["stores"]) for r in rows if r["stores"]}):
+        mine = [r for r in rows if (r["producers"], r["stores"]) == (producers, stores)]
+        waited = float(np.median([r["mean_ns"] for r in mine])) - alone[producers]
+        out.append({"producers": producers, "bytes": stores * mine[0]["warps"] * LOAD_BYTES, "waited_ns": waited})
+    return out

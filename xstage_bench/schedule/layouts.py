@@ -10,7 +10,7 @@ from xstage_bench.errors import DataError
 from xstage_bench.schedule.flavour import LANES, Flavour, enter, header_of
 
 SEGMENT_BYTES = 256
-Segments = Literal["none", "rows", "tile", "accumulator", "own"]
+Segments = Literal["none", "rows", "tile", "placed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Layout:
         Lanes that store; the others' bytes stay as they were.
     offset_bytes : int
         Shift of every operation against its natural alignment.
-    segments : {'none', 'rows', 'tile', 'accumulator', 'own'}
+    segments : {'none', 'rows', 'tile', 'placed'}
         Each 256 bytes go to a cell of their own: to rows in a scattered order, or to the rows of 128 x 128 bf16 tiles, 2 KB apart.
-        An accumulator's four lanes are side by side in each of eight rows. `function` says where the user's own go.
+        Of a placed one `function` says where each lane's bytes go.
     function : str
-        In the user's own `source`: returns the byte offset for window_bytes, warp, warps, slot and lane, all of them ``u32``.
+        In ``cuda/placements.cuh`` or the user's own `source`: the byte offset for window_bytes, warp, warps, slot, lane, all ``u32``.
     source : str, optional
         The text of the user's own file.
     """
@@ -62,7 +62,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout("contiguous", "each warp-store next to the one before it"),
         Layout("rows256", "256-byte segments of rows in scattered order, half a warp of 16-byte stores each", segments="rows"),
         Layout("tile128", "128 x 128 bf16 tiles, rows of 256 bytes with a stride of 2 KB", segments="tile"),
-        Layout("accumulator", "as the tensor cores leave registers: eight rows, 2 KB apart, of four lanes", segments="accumulator"),
+        Layout("accumulator", "as tensor cores leave registers: eight rows of four lanes", segments="placed", function="place_accumulator"),
         Layout("lanes16", "16 of 32 lanes store", active_lanes=16),
         Layout("lanes24", "24 of 32 lanes store", active_lanes=24),
         Layout("offset16", "shifted by 16 bytes", offset_bytes=16),
@@ -96,4 +96,4 @@ def load_layout(path: Path) -> Layout:
     No two lanes' bytes may overlap within a turn of the window, and none may leave it; what is stored is verified before it is timed.
     """
     text, words = header_of(path, "layout", {"name", "function"}, "// xstage-layout: name=mine function=place_mine")
-    return Layout(words["name"], f"the user's own {words['function']}", segments="own", function=words["function"], source=text)
+    return Layout(words["name"], f"the user's own {words['function']}", segments="placed", function=words["function"], source=text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xstage_bench.errors import UsageError
+from xstage_bench.io.identity import PLACED, stand_ins
 from xstage_bench.schedule.bursts import MAX_BURSTS_ON_DEVICE, MAX_WARPS, Schedule
 from xstage_bench.schedule.completion import DEFAULT, WHO, completion_of
 from xstage_bench.schedule.flavour import FLAVOURS, KINDS, Flavour
@@ -12,7 +13,7 @@ from xstage_bench.schedule.layouts import LAYOUTS, Layout
 
 OWN_FLAVOUR, OWN_LAYOUT = "xstage_own_flavour.cuh", "xstage_own_layout.cuh"
 MAX_BURSTS_BULK = 64
-_SEGMENTS = ("none", "rows", "tile", "accumulator", "own")
+_SEGMENTS = ("none", "rows", "tile", "placed")
 _TIMELINE_BYTES = MAX_WARPS * 128 * 4
 _HEAD_BYTES = 256  # item, producer, clocks
 _SWIZZLE_BYTES = 1024
@@ -46,13 +47,15 @@ class Variant:
         if f.source is not None:
             words["XSTAGE_OWN_FLAVOUR"] = "1"
         if layout.function:
-            words["XSTAGE_PLACE"] = layout.function
+            words[PLACED] = layout.function
+        if layout.source is not None:
+            words["XSTAGE_OWN_LAYOUT"] = "1"
         return words
 
     def headers(self) -> dict[str, str]:
-        """Return the user's own sources, by the names under which ``cuda/flavours.cuh`` and ``cuda/layouts.cuh`` include them."""
+        """Return the user's own sources, by the names under which they are included, and what stands in for ``cuda/layouts.cuh``."""
         own = {OWN_FLAVOUR: self.flavour.source, OWN_LAYOUT: self.own_layout.source if self.own_layout else None}
-        return {name: text for name, text in own.items() if text is not None}
+        return {**stand_ins(self.defines()), **{name: text for name, text in own.items() if text is not None}}
 
     def shared_bytes(self, warps: int = MAX_WARPS, *, timeline: bool = False) -> int:
         """Return the shared memory that a CTA of this variant needs when `warps` warps store."""
