@@ -16,8 +16,9 @@ from hypothesis.extra import numpy as npst
 from xstage_bench.device.sim import PRESETS, Faults, SimDevice
 from xstage_bench.device.sim.arbiter import rates
 from xstage_bench.device.sim.core import Conditions, run
+from xstage_bench.device.sim.flows import Ports, max_min
 from xstage_bench.device.sim.port import Port, issue_cycles, issue_times
-from xstage_bench.device.sim.scene import Ports, courses, max_min
+from xstage_bench.device.sim.scene import courses
 from xstage_bench.device.sim.tasks import POLL_CYCLES, TURN_CYCLES, course_of
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.assets import asset_dir
