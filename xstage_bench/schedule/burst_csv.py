@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import cast
 
@@ -42,9 +42,15 @@ def schedules_from_csv(text: str) -> list[Schedule]:
         A column is missing, unknown or there twice, a cell is no value of its column, rows of one schedule disagree, or a
         schedule cannot be; the message names line, column and value.
     """
-    groups, at = grouped_rows(text, "schedule", HEAD_COLUMNS, _DEFAULTS, COLUMNS, REQUIRED)
+    return [schedule for _, _, schedule in labelled_schedules(text, {})]
+
+
+def labelled_schedules(text: str, labels: Mapping[str, str]) -> list[tuple[int, dict[str, str], Schedule]]:
+    """Read schedules whose rows have more columns, each with its first line and what these columns say; `labels` are their defaults."""
+    head, columns = (*HEAD_COLUMNS, *labels), (*COLUMNS, *labels)
+    groups, at = grouped_rows(text, "schedule", head, {**_DEFAULTS, **labels}, columns, REQUIRED)
     places = [(name, at.get(name)) for name in BURST_COLUMNS]
-    return [_schedule(group, places) for group in groups]
+    return [(group.lines[0], {name: group.head[name] for name in labels}, _schedule(group, places)) for group in groups]
 
 
 def _burst_number(cell: str, column: str, line: int) -> int:
@@ -60,7 +66,7 @@ def _burst_number(cell: str, column: str, line: int) -> int:
 
 def _schedule(group: RowGroup, places: list[tuple[str, int | None]]) -> Schedule:
     try:
-        head = _head(tuple(group.head.values()))
+        head = _head(tuple(group.head[name] for name in HEAD_COLUMNS))
     except DataError as error:
         raise DataError(f"line {group.lines[0]}: {error.message}", error.hint) from error
     bursts = [
