@@ -33,7 +33,14 @@ class _Surveys(click.Group):
             command: click.Command = import_module(f"xstage_bench.cli.measure_{cmd_name}").command
             return command
         if cmd_name == "company" or cmd_name in STUDIES:
-            return preset(scenes, cmd_name, ("patterns", "studies"), studies=COMPANY if cmd_name == "company" else (cmd_name,), patterns=())
+            return preset(
+                scenes,
+                cmd_name,
+                ("patterns", "studies", "files"),
+                studies=COMPANY if cmd_name == "company" else (cmd_name,),
+                patterns=(),
+                files=(),
+            )
         if cmd_name in _probes():
             from xstage_bench.cli.run import command as run
 

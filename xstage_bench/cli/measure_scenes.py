@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import common, surveying
+from xstage_bench.cli.options import FILE, common, surveying
 from xstage_bench.cli.output import Output, table
 from xstage_bench.cli.survey import measuring_into, show
+from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.schedule.device import Node
@@ -24,6 +25,7 @@ PATTERNS = ("pair", "both_directions", "fan_out", "incast", "all_to_all", "ring"
 @click.command("scenes", short_help="Measure several schedules at once.")
 @surveying
 @click.option("--pattern", "patterns", type=click.Choice(PATTERNS), multiple=True, help="Who stores to whom; repeatable.")
+@click.option("--scene", "files", type=FILE, multiple=True, metavar="FILE", help="The scenes of this file (JSON or CSV); repeatable.")
 @click.option("--study", "studies", type=click.Choice(STUDIES), multiple=True, help="A family of scenes (docs/measure.md); repeatable.")
 @click.option("--source", type=click.IntRange(0), default=0, show_default=True, help="Of pair, both_directions, fan_out.")
 @click.option("--destination", type=click.IntRange(-1), help="Of pair (-1: host memory), both_directions (default 1), incast (default 0).")
@@ -47,17 +49,23 @@ def command(out: Output, spec: str, path: Path | None, repetitions: int, process
         choice = resolve_backend(spec)
         out.note_backend(choice)
         document = measure_scenes(choice, lambda node: _scenes(node, **chosen), seed=seed, **count, **kept)
-    return show(out, path, document, _text(document))
+    return show(out, path, document, scenes_text(document))
 
 
 def _scenes(
-    node: Node, *, patterns: tuple[str, ...], studies: tuple[str, ...], source: int, destination: int | None,
+    node: Node, *, patterns: tuple[str, ...], studies: tuple[str, ...], files: tuple[Path, ...], source: int, destination: int | None,
     size: int, bursts: int, gap: int, warps: int,
 ) -> list[Scene]:  # fmt: skip
     from xstage_bench.schedule import patterns as known
     from xstage_bench.schedule import studies as company
     from xstage_bench.schedule.bursts import Burst
 
+    if files:
+        from xstage_bench.schedule.scene_files import expanded, load_scenes
+
+        if patterns or studies:
+            raise UsageError("--scene brings its own scenes", "leave out --pattern and --study")
+        return [expanded(entry, node) for path in files for entry in load_scenes(path)]
     course = tuple(Burst(size, gap) for _ in range(bursts))
     ends: dict[str, Any] = {"warps": warps, "source": source}
     if destination is not None:
@@ -68,7 +76,8 @@ def _scenes(
     return scenes + [scene for name in studies for scene in company.STUDIES[name](node)]
 
 
-def _text(document: dict[str, Any]) -> str:
+def scenes_text(document: dict[str, Any]) -> str:
+    """Return the table of a document of scenes."""
     rows = []
     for row in document["rows"]:
         for s in row.get("schedules", []):

@@ -44,6 +44,8 @@ def command(
 ) -> int:  # fmt: skip
     """Predict every burst or task of SCHEDULE with MODEL (a model.json, or a fitted run folder).
 
+    SCHEDULE may also be a scene file: several schedules at the same time (docs/files.md).
+
     SCHEDULE is a file of bursts, {"producers": 132, "warps": 4, "start": "free", "bursts": [{"bytes": 65536, "gap_cycles": 2000}]} or CSV
     with one row for each burst, or of tasks with compute and dependencies (docs/measure.md). xstage explain says
     what each column means.
@@ -61,6 +63,12 @@ def command(
         if trace is not None:
             raise UsageError("--trace draws a schedule file, not a workload", "leave out --trace")
         return show_workload(out, loaded, head, pair=pair, sm_clock_mhz=sm_clock_mhz, **workload)
+    from xstage_bench.schedule.scene_files import is_scene_file
+
+    if is_scene_file(schedule):
+        if trace is not None or pair is not None:
+            raise UsageError("a scene file names its pairs, and has no time line", "leave out --pair and --trace")
+        return _show_scenes(out, loaded, head, schedule, sm_clock_mhz)
     found = _predict(out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT)
     if trace is not None:
         from xstage_bench.show.perfetto import all_events, encode_trace, write_trace
@@ -103,6 +111,38 @@ def _predict(
         document = {**head, "schedules": [_burst_document(s, p) for s, p in both]}
         out.result(document, "\n\n".join(_burst_text(s, p) for s, p in both))
     return bursts
+
+
+def _show_scenes(out: Output, model: Model, head: dict[str, Any], file: Path, mhz: float | None) -> int:
+    from xstage_bench.model.scenes import node_of, predict_scene
+    from xstage_bench.schedule.scene_files import expanded, load_scenes
+
+    node = node_of(model)
+    predicted = [predict_scene(model, expanded(entry, node), mhz) for entry in load_scenes(file)]
+    for note in dict.fromkeys(note for p in predicted for note in p.notes):
+        out.note(note)
+    scenes: list[dict[str, Any]] = [
+        {
+            "name": p.scene.name, "total_ns": p.total_ns, "notes": list(p.notes),
+            "schedules": [
+                {
+                    "pair": f"{f.schedule.source}>{f.schedule.destination}", "producers": f.schedule.producer_count,
+                    "warps": f.schedule.warps, "gb_per_s": f.gb_per_s, "drained_ns": f.drained_ns, "start_ns": f.start_ns.tolist(),
+                    "issue_ns": f.issue_ns.tolist(), "alone_ns": f.alone_ns.tolist(),
+                }
+                for f in p.flows
+            ],
+        }
+        for p in predicted
+    ]  # fmt: skip
+    rows = [
+        [s["name"], f["pair"], f["producers"], f["gb_per_s"], max(f["issue_ns"]), max(f["alone_ns"]), f["drained_ns"]]
+        for s in scenes
+        for f in s["schedules"]
+    ]
+    columns = ["scene", "pair", "SMs", "GB/s", "longest issue, ns", "alone, ns", "drained at, ns"]
+    out.result({**head, "scenes": scenes}, table(columns, rows))
+    return 0
 
 
 def _burst_document(schedule: Schedule, predicted: PredictedSchedule) -> dict[str, Any]:

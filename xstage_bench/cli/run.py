@@ -48,6 +48,8 @@ def command(
     if repetitions is not None or processes is not None or model is not None:
         raise UsageError("--repetitions, --processes and --model belong to a replay", "--schedule S --compute mma")
 
+    if _is_scenes(chosen["schedule"]):
+        return _scenes(out, folder, resume, **chosen)
     options = run_options(out, **chosen, resumed=folder if resume else None)
     folder = run_folder(folder, resume)
     out.note(f"measuring into {folder}")
@@ -67,6 +69,39 @@ def _is_replay(compute: Compute | None, schedule: tuple[Path, ...]) -> bool:
     from xstage_bench.schedule.task_files import is_task_file
 
     return compute is not None or any(is_task_file(path) for path in schedule)
+
+
+def _is_scenes(schedule: tuple[Path, ...]) -> bool:
+    from xstage_bench.schedule.scene_files import is_scene_file
+
+    kinds = {is_scene_file(path) for path in schedule}
+    if len(kinds) > 1:
+        raise UsageError("scenes and single schedules do not go into one run", "measure them one after the other")
+    return True in kinds
+
+
+def _scenes(out: Output, folder: Path | None, resume: bool, *, schedule: tuple[Path, ...], spec: str, peer: Peer, seed: int | None,
+            **probing: Any) -> int:  # fmt: skip
+    from xstage_bench.cli.measure_scenes import scenes_text
+    from xstage_bench.cli.survey import measuring_into, show
+    from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.measure.scenes import measure_scenes
+    from xstage_bench.schedule.scene_files import expanded, load_scenes
+
+    unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path", "flavour_path", "layout_path") if probing[name]]
+    if resume or unused:
+        raise UsageError(f"--{'resume' if resume else unused[0].replace('_', '-')} and scenes: they have no probes", "leave it out")
+    entries = [entry for path in schedule for entry in load_scenes(path)]
+    choice = resolve_backend(spec, peer)
+    out.note_backend(choice)
+    folder = run_folder(folder, False)
+    if folder.exists():
+        raise UsageError(f"{folder} exists, and a run is never overwritten", "name another folder with --out")
+    folder.mkdir(parents=True)
+    path = folder / "scenes.json"
+    with measuring_into(Output(False), path) as kept:
+        document = measure_scenes(choice, lambda node: [expanded(entry, node) for entry in entries], seed=seed or 0, **kept)
+    return show(out, path, document, scenes_text(document))
 
 
 def _replay(

@@ -30,8 +30,8 @@ LABELS = {"scene": "", "offset_ns": "0"}
 _FORM = '{"scenes": [{"name": "both", "schedules": [{"source": 0, "destination": 1, "bursts": [{"bytes": 65536}]}]}]}'
 _HINT = f"JSON such as {_FORM}, or CSV with at least the columns scene,producers,bytes"
 _FIELDS = (
-    "a scene has name, schedules, company, gap_work, company_ns; a schedule bursts, source, destination, producers, warps, start, offset_ns; "
-    "a companion kind, gpu, other, smids, warps, footprint_bytes"
+    "a scene has name, schedules, company, gap_work, company_ns; a schedule bursts, source, destination, producers, warps, start, "
+    "offset_ns; a companion kind, gpu, other, smids, warps, footprint_bytes"
 )
 
 
@@ -156,7 +156,8 @@ def expanded(entry: SceneEntry, node: Node) -> Scene:
 
 def renumbered(entry: SceneEntry, source: int | None, destination: int | None, bursts: Sequence[Burst], warps: int) -> SceneEntry:
     """Return a scene with other ends in the place of its first schedule's, and with these bursts and warps."""
-    first, to = entry.schedules[0], {}
+    first = entry.schedules[0]
+    to: dict[Any, Any] = {}
     for was, now in ((first.source, source), (first.destination, destination)):
         if isinstance(was, int) and now is not None:
             to[was] = now

@@ -121,6 +121,7 @@ class Flow:
         return float(self.size[self.burst] / max(self.free[self.burst], 1.0)) if self.issuing else 0.0
 
     def stalled(self) -> bool:
+        """Whether issuing waits for the drain."""
         return self.issuing and self.backlog >= self.capacity - _TIE
 
     def wanted(self) -> float:
