@@ -30,7 +30,7 @@ MADE = "<!-- Made by scripts/reference_pages.py (make reference): change the cod
 #: An option that so many commands have in the same words is explained once.
 SHARED = 3
 #: Documents that a user writes: each of their keys is explained here, those of the others by ``xstage explain``.
-WRITTEN_BY_HAND = ("schedules", "task_schedules")
+WRITTEN_BY_HAND = ("schedules", "task_schedules", "scenes")
 #: What a model keeps for its own predictions: it is no use to other programs.
 INNER = ("NodeBasis",)
 
@@ -91,6 +91,15 @@ a task, `schedule` says which rows belong together, an empty cell is the default
 schedule,producers,warps,start,bytes,gap_cycles
 a,132,4,free,65536,0
 a,132,4,free,65536,2000
+```
+
+A *scene file* holds several schedules at once. `source` may be `each` or `others`, `destination` `others` or `next`, so that it fits any
+node; `offset_ns` is when a schedule begins. In CSV there are numbers only, and the columns `scene` and `offset_ns` more.
+
+```json
+{"schema_version": 1, "scenes": [{"name": "ring", "schedules": [
+  {"source": "each", "destination": "next", "bursts": [{"bytes": 1048576}]}],
+  "company": [{"kind": "pull", "gpu": 0, "other": 1, "smids": [0, 2], "warps": 8}]}]}
 ```
 """
 

@@ -380,8 +380,7 @@ def test_the_device_interleaves_repetitions_and_repeats_itself() -> None:
     assert isinstance(device, TaskDevice)
     found = list(device.execute_tasks([a, b], repetitions=2, compute="mma"))
     assert [t.schedule for t in found] == [a, b, a, b]
-    again = list(SimDevice().execute_tasks([a, b], repetitions=2, compute="mma"))
-    assert [t.total_ns for t in found] == [t.total_ns for t in again]
+    assert [t.total_ns for t in found] == [t.total_ns for t in SimDevice().execute_tasks([a, b], repetitions=2, compute="mma")]
     assert found[0].smids.tolist() == [0, 33, 66, 99]
     assert np.isnan(found[0].signal_end_ns).all()
     assert found[0].total_ns % PRESET.timer_tick_ns == 0

@@ -20,12 +20,13 @@ def schemas() -> dict[str, dict[str, Any]]:
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
     from xstage_bench.schedule.burst_files import ScheduleFile
+    from xstage_bench.schedule.scene_files import SceneFile
     from xstage_bench.schedule.task_files import TaskFile
     from xstage_bench.show.export.document import ExportedModel
 
     documents: dict[str, Any] = {
         "survey": SurveyDocument, "manifest": Manifest, "model": Model, "validation": Validation, "fleet": Fleet,
-        "schedules": ScheduleFile, "task_schedules": TaskFile, "exported_model": ExportedModel,
+        "schedules": ScheduleFile, "task_schedules": TaskFile, "scenes": SceneFile, "exported_model": ExportedModel,
     }  # fmt: skip
     return {name: {"$schema": DRAFT, "title": f"{name}.json", **_short(msgspec.json.schema(type_))} for name, type_ in documents.items()}
 
