@@ -76,6 +76,9 @@ def _job(out: Output, model: Model, head: dict[str, Any], given: dict[str, Any])
         raise UsageError(f"without a schedule file these are needed: {', '.join(missing)}", "--bytes 32768 --tile-ns 4200 --tiles 32")
     rest = {k: v for k, v in given.items() if k not in ("size", "pair", "sm_clock_mhz", "split")}
     job = Job(bytes=given["size"], pair=given["pair"] or "0>1", **rest)
+    if job.stored_bytes != job.bytes:
+        unit = f"{job.warps} warps store multiples of {job.unit_bytes} bytes with {job.flavour}"
+        out.note(f"{job.bytes} bytes are taken as {job.stored_bytes}: {unit}; advice, figure and task file are for those")
     advice = advise_job(model, job, sm_clock_mhz=given["sm_clock_mhz"], splitting=given["split"])
     out.result({**head, **job_document(advice)}, job_text(advice))
     return [advice.tasks]
