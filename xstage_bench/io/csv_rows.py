@@ -70,6 +70,14 @@ def _opening(lines: io.StringIO) -> tuple[str, int]:
         before += 1
 
 
+def header_of(text: str) -> list[str]:
+    """Return the names of the columns of CSV text; none where it is no CSV."""
+    try:
+        return header_names(next(rows_of(text), (1, []))[1])
+    except DataError:
+        return []
+
+
 def header_names(cells: Sequence[str]) -> list[str]:
     """Return the names of a header's cells; a quoted name may hold a line break."""
     return [" ".join(name.split()) for name in cells]
