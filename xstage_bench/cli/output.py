@@ -121,6 +121,11 @@ def fail(code: int, message: str, hint: str | None, as_json: bool) -> int:
     return code
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: ``1 schedule``, ``2 schedules``."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Align columns: text to the left, numbers to the right, null as a dash."""
     cells = [[_cell(value) for value in row] for row in rows]

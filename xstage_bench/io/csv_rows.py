@@ -16,7 +16,6 @@ from typing import cast
 
 from xstage_bench.errors import DataError
 
-
 #: What pandas, R and databases write for a cell without a value.
 HOLES = frozenset(("", "nan", "na", "n/a", "<na>", "none", "null", "nat", "-nan"))
 #: What pandas calls the column of its row numbers; the first one, or in Parquet the last.

@@ -74,14 +74,14 @@ def predict_all(
                     f"the model has no node model of pair {found.pair}",
                     "measure the probes isolated, periodic, timed, placement; xstage fit",
                 )
-            predicted = [_burst_gap(model, found, schedules[i], sm_clock_mhz) for i in mine]
+            laws = {kw: law_at(found, *kw, model.sm_clock_mhz) for kw in {(schedules[i].producer_count, schedules[i].warps) for i in mine}}
+            predicted = [_burst_gap(model, found, laws[s.producer_count, s.warps], s, sm_clock_mhz) for s in (schedules[i] for i in mine)]
         out.update(zip(mine, (replace(p, holdout=found.holdout_status) for p in predicted), strict=True))
     return [out[i] for i in range(len(schedules))]
 
 
-def _burst_gap(model: Model, found: PairModel, schedule: Schedule, sm_clock_mhz: float | None) -> PredictedSchedule:
+def _burst_gap(model: Model, found: PairModel, law: Law, schedule: Schedule, sm_clock_mhz: float | None) -> PredictedSchedule:
     clock = asked_clock(model.sm_clock_mhz, sm_clock_mhz)
-    law = law_at(found, schedule.producer_count, schedule.warps, model.sm_clock_mhz)
     t0_cycles = free_cycles(law, schedule)
     volume = np.array([b.bytes for b in schedule.bursts], dtype=np.float64) * schedule.producer_count
     scale = 1e3 / clock

@@ -90,12 +90,12 @@ class PredictedSchedule:
     notes: tuple[str, ...] = ()
     holdout: HoldoutStatus = "not_judged"
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one dict of plain numbers per burst, ready for JSON or a table."""
-        columns: dict[str, list[Any]] = {name: getattr(self, name).tolist() for name in _COLUMNS}
-        return [
-            {"burst": i, **{name: column[i] for name, column in columns.items()}, "regime": regime} for i, regime in enumerate(self.regime)
-        ]
+    def rows(self, first: int = 0, end: int | None = None) -> list[dict[str, Any]]:
+        """Return one dict of plain numbers per burst, ready for JSON or a table: of all bursts, or of some."""
+        end = len(self.regime) if end is None else min(end, len(self.regime))
+        columns = [getattr(self, name)[first:end].tolist() for name in _COLUMNS]
+        names = ("burst", *_COLUMNS, "regime")
+        return [dict(zip(names, row, strict=True)) for row in zip(range(first, end), *columns, self.regime[first:end], strict=True)]
 
 
 def judged_range(schedule: Schedule, seen: BoolArray) -> tuple[BoolArray, tuple[str, ...]]:
