@@ -156,6 +156,7 @@ def grouped_rows(
     places = [(name, at[name]) for name in head if name in at]
     takes = [_taker([i for _, i in places]), _taker([at.get(name, len(header)) for name in body])]
     groups: dict[str, RowGroup] = {}
+    heads: dict[tuple[str, ...], dict[str, str]] = {}
     group = None
     for line, cells in rows:
         if len(cells) != len(header):
@@ -169,9 +170,11 @@ def grouped_rows(
         raw, own = takes[0](cells), takes[1](cells)
         if group is None or group.id != name:
             if name not in groups:
-                # A name may be "None"; what has a default, or must be there, cannot.
-                given = {c: "" if is_hole(cells[i]) and (c in defaults or c in required) else cells[i].strip() for c, i in places}
-                groups[name] = RowGroup(name, {column: given.get(column) or defaults.get(column, "") for column in head}, raw)
+                if raw not in heads:
+                    # A name may be "None"; what has a default, or must be there, cannot.
+                    given = {c: "" if is_hole(cells[i]) and (c in defaults or c in required) else cells[i].strip() for c, i in places}
+                    heads[raw] = {column: given.get(column) or defaults.get(column, "") for column in head}
+                groups[name] = RowGroup(name, heads[raw], raw)
             group = groups[name]
         if raw != group.written:  # most rows repeat the first one's head cells, or leave them all empty
             _must_agree(group, id_column, places, raw, line)

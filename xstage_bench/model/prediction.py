@@ -107,10 +107,10 @@ def judged_range(schedule: Schedule, seen: BoolArray) -> tuple[BoolArray, tuple[
     seen : ndarray of bool, shape (bursts,)
         K, W and bytes lie within what the fit has seen.
     """
-    follows = np.arange(seen.size) > 0
-    notes = [] if seen.all() else [EXTRAPOLATED]
-    notes += [] if schedule.warps_meet or not follows.any() else [APART]
-    return (seen if schedule.warps_meet else seen & ~follows), tuple(notes)
+    notes = () if seen.all() else (EXTRAPOLATED,)
+    if schedule.warps_meet or seen.size == 1:
+        return seen, notes
+    return seen & (np.arange(seen.size) == 0), (*notes, APART)
 
 
 def total_ns(schedule: Schedule, start_ns: FloatArray, end_ns: FloatArray) -> float:
