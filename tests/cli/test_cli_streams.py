@@ -57,3 +57,18 @@ def test_a_folder_whose_path_is_not_utf_8(small_run: Path, tmp_path: Path) -> No
         json.loads(done.stdout)
     assert (tmp_path / "x.csv").stat().st_size > 1000
     assert shell("xstage fleet . --json", tmp_path).stderr.count(b"Traceback") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "offered"),
+    [
+        ("xstage run --backend", "sim:h200", "sim:h200-nv18-x2"),
+        ("xstage run --backend", "replay:", "replay:h200-nv18"),
+        ("xstage run --only", "iso", "isolated"),
+        ("xstage advise m.json --flavour", "st.v", "st.v4"),
+    ],
+)
+def test_values_of_options_are_completed(xstage, words: str, incomplete: str, offered: str) -> None:
+    count = len(words.split())
+    done = xstage(_XSTAGE_COMPLETE="bash_complete", COMP_WORDS=f"{words} {incomplete}", COMP_CWORD=str(count))
+    assert f"plain,{offered}" in done.out.split()

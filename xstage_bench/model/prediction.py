@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.model.arrays import BoolArray, FloatArray
 from xstage_bench.model.document import HoldoutStatus
 from xstage_bench.schedule.bursts import Schedule
@@ -70,6 +71,8 @@ class PredictedSchedule:
     holdout : {'pass', 'fail', 'undetermined', 'not_judged'}
         How the pair's model did on the hold-out of its own run; after ``fail`` its numbers must not be used.
     """
+
+    __repr__ = short_repr
 
     pair: str
     model: Form

@@ -75,7 +75,7 @@ def _csv_of_parquet(path: Path, data: bytes) -> str:
         csv.write_csv(parquet.read_table(pa.BufferReader(data)), out)
     except pa.ArrowException as error:
         raise DataError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})", "columns of numbers and text only") from error
-    return out.getvalue().to_pybytes().decode()
+    return bytes(out.getvalue()).decode()
 
 
 def _plain(value: Any) -> Any:

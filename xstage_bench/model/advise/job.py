@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from xstage_bench.errors import UsageError
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.document import Model
 from xstage_bench.model.sms import sms_of
@@ -180,6 +181,8 @@ class JobAdvice:
     tasks : TaskAdvice
         The predicted schedules, present and advised.
     """
+
+    __repr__ = short_repr
 
     job: Job
     stage: Stage
