@@ -234,3 +234,10 @@ def test_stagger_delays_in_proportion_and_without_quiet_tasks_nothing_changes():
     assert interleave(storing, 2.0).key() == storing.key()
     assert Reordering().words().startswith("as it is")
     assert Reordering(2, 1.5, 10).words().startswith("storing tasks in 2 parts, interleaved, lead 1.5")
+
+
+@pytest.mark.parametrize(("size", "warps", "stored"), [(30001, 4, 30720), (100, 4, 2048), (30720, 4, 30720), (1, 1, 512)])
+def test_a_job_says_what_its_bytes_become(size: int, warps: int, stored: int) -> None:
+    job = Job(bytes=size, tile_ns=4000.0, tiles=2, producers=3, warps=warps)
+    assert job.stored_bytes == stored
+    assert set(job.tasks(1980.0).bytes.tolist()) == {stored}

@@ -40,9 +40,13 @@ def run(argv: Sequence[str]) -> int:
     words = list(argv)
     code = _run(words)
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         drop_stdout()
+    except OSError as error:
+        drop_stdout()
+        return code or fail(ERROR, f"cannot write to stdout: {error.strerror or error}", None, False)
     return code
 
 

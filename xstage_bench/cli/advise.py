@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common
+from xstage_bench.cli.options import FILE, common, completing, flavour_names
 from xstage_bench.cli.output import Output, check_file, model_gate
 from xstage_bench.errors import UsageError
 
@@ -30,7 +30,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--waves", type=_POSITIVE, default=1, show_default=True, metavar="N", help="Waves of the present order.")
 @click.option("--producers", type=_POSITIVE, metavar="K", help="SMs that store; default: all of the model's GPU.")
 @click.option("--warps", type=click.IntRange(1, 8), default=4, show_default=True, metavar="W", help="Storing warps of an SM.")
-@click.option("--flavour", default="st.v4", show_default=True, metavar="NAME", help="How they store.")
+@click.option("--flavour", default="st.v4", show_default=True, metavar="NAME", help="How they store.", **completing(flavour_names))
 @click.option("--both-ways/--one-way", default=False, help="Whether the other GPU stores back at the same time.")
 @click.option("--pair", metavar="A>B", help="Use the model of this pair; default 0>1, or the schedule's own.")
 @click.option("--sm-clock-mhz", type=float, metavar="MHZ", help="Predict for this SM clock; default: the model's.")
@@ -76,6 +76,9 @@ def _job(out: Output, model: Model, head: dict[str, Any], given: dict[str, Any])
         raise UsageError(f"without a schedule file these are needed: {', '.join(missing)}", "--bytes 32768 --tile-ns 4200 --tiles 32")
     rest = {k: v for k, v in given.items() if k not in ("size", "pair", "sm_clock_mhz", "split")}
     job = Job(bytes=given["size"], pair=given["pair"] or "0>1", **rest)
+    if job.stored_bytes != job.bytes:
+        unit = f"{job.warps} warps store multiples of {job.unit_bytes} bytes with {job.flavour}"
+        out.note(f"{job.bytes} bytes are taken as {job.stored_bytes}: {unit}; advice, figure and task file are for those")
     advice = advise_job(model, job, sm_clock_mhz=given["sm_clock_mhz"], splitting=given["split"])
     out.result({**head, **job_document(advice)}, job_text(advice))
     return [advice.tasks]

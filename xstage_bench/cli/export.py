@@ -66,7 +66,7 @@ def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] |
     exported = exported_model(where, at)
     if exported.provenance.simulated:
         out.note(f"SIMULATED: the model of {where} was fitted on backend {exported.provenance.backend}")
-    text = export_model(exported, fmt).encode()
+    text = export_model(exported, fmt).encode(errors="backslashreplace")
     if path == STDOUT:
         out.raw(text)
     else:

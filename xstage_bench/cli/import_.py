@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common, ordered_pairs
+from xstage_bench.cli.options import FILE, common, completing, flavour_names, ordered_pairs
 from xstage_bench.cli.output import Output, check_file
 from xstage_bench.errors import UsageError
 
@@ -16,7 +16,7 @@ from xstage_bench.errors import UsageError
 @click.command("import", short_help="Import the stamps of a kernel of your own.")
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 @click.option("--pair", callback=ordered_pairs, default="0:1", show_default=True, metavar="A:B", help="Whose stores they were.")
-@click.option("--flavour", default="st.v4", show_default=True, help="How the kernel stores.")
+@click.option("--flavour", default="st.v4", show_default=True, help="How the kernel stores.", **completing(flavour_names))
 @click.option("--gpu", default="unknown", metavar="NAME", help="Name of the GPU, for the run folder.")
 @click.option(
     "--out", "folder", type=FILE, metavar="DIR", help="Write a run folder: xstage validate DIR --model MODEL judges a model on it."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,10 +90,42 @@ def adding(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
     return add
 
 
+def completing(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
+    """Return what lets the shell complete an option's value from names; they are looked up only then."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return {"shell_complete": complete}
+
+
+def flavour_names() -> Iterable[str]:
+    """Return the store flavours that are built in."""
+    from xstage_bench.schedule.flavour import FLAVOURS
+
+    return FLAVOURS
+
+
+def _probe_names() -> Iterable[str]:
+    from xstage_bench.io.assets import asset_dir
+
+    return sorted(path.stem for path in asset_dir("probes").glob("[!_]*.py"))
+
+
+def _backends() -> Iterable[str]:
+    from xstage_bench.device.sim import PRESETS
+    from xstage_bench.io.assets import asset_dir
+
+    recorded = sorted(path.parent.name for path in asset_dir("results").glob("reference/*/manifest.json"))
+    return ["auto", "cuda", "sim", *(f"sim:{name}" for name in PRESETS), *(f"replay:{name}" for name in recorded)]
+
+
 def backend(verb: Verb) -> Verb:
     """Add ``--backend``."""
     words = "auto, cuda, sim[:PRESET] or replay:WHERE. auto: the GPUs, the simulator only where there is none."
-    return click.option("--backend", "spec", default="auto", show_default=True, metavar="BACKEND", help=words)(verb)
+    return click.option("--backend", "spec", default="auto", show_default=True, metavar="BACKEND", help=words, **completing(_backends))(
+        verb
+    )
 
 
 def measuring(verb: Verb) -> Verb:
@@ -101,7 +133,7 @@ def measuring(verb: Verb) -> Verb:
     add = adding(
         click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help="Only these ordered pairs: 0:1,1:0."),
         click.option("--peer", type=click.Choice(["auto", "gpu", "host"]), default="auto", show_default=True, help=_PEER),
-        click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated."),
+        click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated.", **completing(_probe_names)),
         click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
         click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
         click.option("--seed", type=click.IntRange(0, 2**32 - 1), show_default="fresh", help=_SEED),

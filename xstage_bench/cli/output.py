@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import UsageError, XStageError
 
 if TYPE_CHECKING:
     from xstage_bench.device.backend import BackendChoice
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from xstage_bench.record.reader import Run
 
 STDOUT = Path("-")
+_NO_STDOUT = "stdout is closed, and a result has nowhere to go"
+_STDOUT_HINT = "send stdout to a file on a disk with space, or to a program that reads it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Output:
 
             self.raw(encode_json(document))
         else:
-            self.raw((text.rstrip("\n") + "\n").encode())
+            self.raw((text.rstrip("\n") + "\n").encode(errors="surrogateescape"))  # a path that is not UTF-8 comes out as it is
 
     def document(self, path: Path | None, document: Any, text: str) -> None:
         """Write a document to `path`, if any, and print it as a result; ``-`` puts the document alone on stdout."""
@@ -49,16 +51,22 @@ class Output:
 
     def raw(self, data: bytes) -> None:
         """Write bytes to stdout as they are. A reader that went away has seen enough: the verb goes on and keeps its own exit status."""
+        if sys.stdout is None:
+            raise XStageError(_NO_STDOUT, _STDOUT_HINT)
         try:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
             drop_stdout()
+        except OSError as error:
+            drop_stdout()
+            raise XStageError(f"cannot write to stdout: {error.strerror or error}", _STDOUT_HINT) from error
 
     def note(self, text: str) -> None:
         """Tell the user something that is not the result."""
-        print(text, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full or closed stderr costs no result
+            print(text, file=sys.stderr, flush=True)
 
     def note_backend(self, choice: BackendChoice) -> None:
         """Say when what is measured is not what one would think: simulated, or stored to host memory."""
@@ -94,6 +102,8 @@ def check_file(path: Path | None) -> None:
 
 def drop_stdout() -> None:
     """Let what is still written to stdout vanish; else the interpreter complains again when it flushes at exit."""
+    if sys.stdout is None:
+        return
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -101,13 +111,19 @@ def drop_stdout() -> None:
 def fail(code: int, message: str, hint: str | None, as_json: bool) -> int:
     """Print one line that says what is wrong and one that says what to type, and return the exit status."""
     line = " ".join(message.split())
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError, AttributeError):  # stderr may be full, or closed; the status still says it
         print(f"xstage: {line}" + (f"\n  try: {' '.join(hint.split())}" if hint else ""), file=sys.stderr, flush=True)
     if as_json:
         from xstage_bench.io.json_file import encode_json
 
-        Output(json=True).raw(encode_json({"error": line, "hint": hint, "exit_code": code}))
+        with contextlib.suppress(XStageError):  # it may be stdout that cannot be written
+            Output(json=True).raw(encode_json({"error": line, "hint": hint, "exit_code": code}))
     return code
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: ``1 schedule``, ``2 schedules``."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from xstage_bench.cli.options import FILE, common
-from xstage_bench.cli.output import STDOUT, Output, check_file, model_gate, table
+from xstage_bench.cli.output import STDOUT, Output, check_file, counted, model_gate, table
 from xstage_bench.cli.workload import check_workload, show_workload, workload_options
 from xstage_bench.errors import UsageError
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from xstage_bench.model.tasks.predict import TaskPrediction
     from xstage_bench.schedule.bursts import Schedule
 
-ROWS_SHOWN = 64
+ROWS_SHOWN = SCHEDULES_SHOWN = 64
+PART_BURSTS = 1 << 16
 COLUMNS = (
     "burst", "start_ns", "t0_cycles", "issue_cycles", "issue_low_cycles", "issue_high_cycles", "issue_max_cycles", "backlog_bytes",
     "visible_ns", "regime", "in_calibrated_range",
@@ -69,7 +72,9 @@ def command(
         if trace is not None or pair is not None:
             raise UsageError("a scene file names its pairs, and has no time line", "leave out --pair and --trace")
         return _show_scenes(out, loaded, head, schedule, sm_clock_mhz)
-    found = _predict(out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT)
+    found, outside, count = _predict(
+        out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT, keep=trace is not None
+    )
     if trace is not None:
         from xstage_bench.show.perfetto import all_events, encode_trace, write_trace
 
@@ -78,15 +83,24 @@ def command(
         else:
             write_trace(trace, all_events(found))
             out.note(f"the time line: {trace} (open it in https://ui.perfetto.dev)")
-    outside = sum(not p.in_calibrated_range.all() for p in found)
     if outside:
-        out.note(f"{outside} of {len(found)} schedules lie outside what the model was fitted on; their numbers are extrapolated")
+        out.note(f"{outside} of {counted(count, 'schedule')} outside what the model was fitted on: extrapolated")
     return 0
 
 
 def _predict(
-    out: Output, model: Model, head: dict[str, Any], file: Path, pair: str | None, mhz: float | None, compute: str, *, shown: bool
-) -> list[PredictedSchedule] | list[TaskPrediction]:
+    out: Output,
+    model: Model,
+    head: dict[str, Any],
+    file: Path,
+    pair: str | None,
+    mhz: float | None,
+    compute: str,
+    *,
+    shown: bool,
+    keep: bool,
+) -> tuple[list[PredictedSchedule] | list[TaskPrediction], int, int]:
+    """Predict and print; return the predictions where a time line is asked for, how many are extrapolated, and of how many."""
     from xstage_bench.schedule.task_files import is_task_file
 
     if is_task_file(file):
@@ -98,19 +112,10 @@ def _predict(
             out.note(note)
         if shown:
             out.result({**head, "task_schedules": [p.document() for p in tasks]}, "\n\n".join(_task_text(p) for p in tasks))
-        return tasks
-    from xstage_bench.model.predict import predict_schedules
+        return tasks, sum(not p.in_calibrated_range.all() for p in tasks), len(tasks)
     from xstage_bench.schedule.burst_files import load_bursts
 
-    schedules = load_bursts(file)
-    bursts = predict_schedules(model, schedules, pair=pair, sm_clock_mhz=mhz)
-    for note in dict.fromkeys(note for p in bursts for note in p.notes):
-        out.note(note)
-    both = list(zip(schedules, bursts, strict=True))
-    if shown:
-        document = {**head, "schedules": [_burst_document(s, p) for s, p in both]}
-        out.result(document, "\n\n".join(_burst_text(s, p) for s, p in both))
-    return bursts
+    return _predict_bursts(out, model, head, load_bursts(file), pair, mhz, shown=shown, keep=keep)
 
 
 def _show_scenes(out: Output, model: Model, head: dict[str, Any], file: Path, mhz: float | None) -> int:
@@ -145,28 +150,97 @@ def _show_scenes(out: Output, model: Model, head: dict[str, Any], file: Path, mh
     return 0
 
 
-def _burst_document(schedule: Schedule, predicted: PredictedSchedule) -> dict[str, Any]:
-    return {
+def _predict_bursts(
+    out: Output,
+    model: Model,
+    head: dict[str, Any],
+    schedules: list[Schedule],
+    pair: str | None,
+    mhz: float | None,
+    *,
+    shown: bool,
+    keep: bool,
+) -> tuple[list[PredictedSchedule], int, int]:
+    """Predict part by part into a temporary file, so that neither a long file costs memory nor a late error follows half a result."""
+    from xstage_bench.io.json_file import encode_json
+    from xstage_bench.model.predict import predict_schedules
+
+    kept: list[PredictedSchedule] = []
+    notes: dict[str, None] = {}
+    outside = done = 0
+    opening = encode_json({**head, "schedules": []}) if out.json else b""
+    cut = opening.rfind(b"]")
+    with tempfile.TemporaryFile() as file:
+        file.write(opening[:cut] if out.json else b"")
+        for part in _parts(schedules):
+            found = predict_schedules(model, part, pair=pair, sm_clock_mhz=mhz)
+            outside += sum(not p.in_calibrated_range.all() for p in found)
+            notes.update(dict.fromkeys(note for p in found for note in p.notes))
+            for schedule, predicted in zip(part, found, strict=True) if shown else ():
+                if out.json:
+                    file.write(b",\n" if done else b"\n")
+                    file.writelines(_burst_json(schedule, predicted))
+                elif done < SCHEDULES_SHOWN:
+                    file.write((b"\n\n" if done else b"") + _burst_text(schedule, predicted).encode())
+                done += 1
+            kept += found if keep else []
+        if out.json:
+            file.write(b"\n  " + opening[cut:])
+        else:
+            more = done - SCHEDULES_SHOWN
+            file.write((f"\n\n... and {counted(more, 'more schedule')}; --json has all" if more > 0 else "").encode() + b"\n")
+        for note in notes:
+            out.note(note)
+        if shown:
+            file.seek(0)
+            for piece in iter(lambda: file.read(PART_BURSTS << 6), b""):
+                out.raw(piece)
+    return kept, outside, len(schedules)
+
+
+def _parts(schedules: list[Schedule]) -> Iterator[list[Schedule]]:
+    part: list[Schedule] = []
+    size = 0
+    for schedule in schedules:
+        part.append(schedule)
+        size += len(schedule.bursts)
+        if size >= PART_BURSTS:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _burst_json(schedule: Schedule, predicted: PredictedSchedule) -> Iterator[bytes]:
+    """Yield one schedule of the document, a few bursts at a time; infinities become null."""
+    import msgspec
+
+    head = {
         "schedule": schedule.key(), "pair": predicted.pair, "model": predicted.model, "sm_clock_mhz": predicted.sm_clock_mhz,
-        "total_ns": predicted.total_ns, "notes": list(predicted.notes), "holdout": predicted.holdout, "bursts": predicted.rows(),
+        "total_ns": predicted.total_ns, "notes": predicted.notes, "holdout": predicted.holdout,
     }  # fmt: skip
+    yield msgspec.json.encode(head)[:-1] + b',"bursts":['
+    for first in range(0, len(predicted.regime), PART_BURSTS):
+        yield (b"," if first else b"") + msgspec.json.encode(predicted.rows(first, first + PART_BURSTS))[1:-1]
+    yield b"]}"
 
 
 def _burst_text(schedule: Schedule, predicted: PredictedSchedule) -> str:
     k, w = schedule.producer_count, schedule.warps
-    what = f"pair {predicted.pair}, {predicted.model} model, {k} producers x {w} warps, {schedule.start}"
-    return _text(f"{what}: {len(schedule.bursts)} bursts in {predicted.total_ns:.0f} ns", COLUMNS, predicted.rows(), "bursts")
+    what = f"pair {predicted.pair}, {predicted.model} model, {counted(k, 'producer')} x {counted(w, 'warp')}, {schedule.start}"
+    total = f"{counted(len(schedule.bursts), 'burst')} in {predicted.total_ns:.0f} ns"
+    return _text(f"{what}: {total}", COLUMNS, predicted.rows(0, ROWS_SHOWN), len(schedule.bursts), "burst")
 
 
 def _task_text(p: TaskPrediction) -> str:
     s = p.schedule
-    what = f"pair {p.pair}, node model, {s.producer_count} producers x {s.warps} warps, {s.form}, {s.publish}"
+    what = f"pair {p.pair}, node model, {counted(s.producer_count, 'producer')} x {counted(s.warps, 'warp')}, {s.form}, {s.publish}"
     within = "" if p.total_low_ns is None else f" (90 %: {p.total_low_ns:.0f} to {p.total_high_ns:.0f})"
-    total = f"{s.task_count} tasks in {p.total_ns:.0f} ns{within}, {p.without_stores_ns:.0f} ns without stores"
-    return _text(f"{s.name + ': ' if s.name else ''}{what}: {total}", TASK_COLUMNS, p.rows(), "tasks")
+    total = f"{counted(s.task_count, 'task')} in {p.total_ns:.0f} ns{within}, {p.without_stores_ns:.0f} ns without stores"
+    return _text(f"{s.name + ': ' if s.name else ''}{what}: {total}", TASK_COLUMNS, p.rows(), s.task_count, "task")
 
 
-def _text(head: str, columns: tuple[str, ...], rows: list[dict[str, Any]], what: str) -> str:
+def _text(head: str, columns: tuple[str, ...], rows: list[dict[str, Any]], count: int, what: str) -> str:
     shown = table(columns, [[row[name] for name in columns] for row in rows[:ROWS_SHOWN]])
-    more = f"\n... and {len(rows) - ROWS_SHOWN} more {what}; --json has all" if len(rows) > ROWS_SHOWN else ""
+    more = f"\n... and {counted(count - ROWS_SHOWN, f'more {what}')}; --json has all" if count > ROWS_SHOWN else ""
     return f"{head}\n{shown}{more}"

@@ -37,7 +37,7 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
     if path is None:
         files = write_report_files(loaded, model, validation)
     elif path == STDOUT:
-        out.raw(render_report(loaded, model, validation).encode())
+        out.raw(render_report(loaded, model, validation).encode(errors="backslashreplace"))
         return 0
     else:
         write_report(loaded, model, validation, path)
@@ -52,7 +52,7 @@ def _survey(out: Output, document: Path, path: Path | None) -> int:
     from xstage_bench.show.survey_page import render_survey, write_survey_page
 
     if path == STDOUT:
-        out.raw(render_survey(read_survey(document), document.name).encode())
+        out.raw(render_survey(read_survey(document), document.name).encode(errors="backslashreplace"))
         return 0
     page = write_survey_page(document, path)
     out.result({"document": str(document), "files": {"report": str(page)}}, str(page))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xstage_bench.cli.options import FILE, common, measuring, own_schedules, run_options
-from xstage_bench.cli.output import STDOUT, Output, table
+from xstage_bench.cli.output import STDOUT, Output, counted, table
 from xstage_bench.cli.progress import progress_bar
 from xstage_bench.cli.survey import name_failures
 from xstage_bench.errors import ERROR, UsageError
@@ -123,7 +123,7 @@ def _replay(
     choice = resolve_backend(spec, peer)
     out.note_backend(choice)
     folder = run_folder(folder, False)
-    out.note(f"replaying {len(schedules)} schedules into {folder}")
+    out.note(f"replaying {counted(len(schedules), 'schedule')} into {folder}")
     with progress_bar() as progress:
         document = record_replay(
             choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions, processes=processes,
@@ -182,7 +182,8 @@ def count_text(run: Run) -> str:
     m, counts = run.manifest, run.manifest.counts
     kind = f"backend {m.backend}" + (", SIMULATED" if m.simulated else "")
     seconds = "" if m.wall_s is None else f" in {m.wall_s:.1f} s"
-    return f"{kind}: {counts.get('schedules', 0)} schedules, {counts.get('executions', 0)} executions{seconds}, seed {m.seed}"
+    done = f"{counted(counts.get('schedules', 0), 'schedule')}, {counted(counts.get('executions', 0), 'execution')}"
+    return f"{kind}: {done}{seconds}, seed {m.seed}"
 
 
 def pair_status(out: Output, run: Run) -> int:

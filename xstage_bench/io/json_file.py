@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
+import stat
+import sys
 import zlib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +17,9 @@ from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.atomic import write_bytes
 
 T = TypeVar("T")
+#: As a file to read.
+STDIN = Path("-")
+_PIPED: dict[Path, bytes] = {}
 
 
 class _Version(msgspec.Struct):
@@ -22,7 +28,7 @@ class _Version(msgspec.Struct):
 
 def encode_json(obj: Any) -> bytes:
     """Return `obj` (dataclasses, dicts, lists, scalars) as strict, indented JSON; NaN and infinities become null."""
-    return msgspec.json.format(msgspec.json.encode(_finite(msgspec.to_builtins(obj))), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(_sound(msgspec.to_builtins(obj))), indent=2) + b"\n"
 
 
 def write_json(path: Path, obj: Any) -> None:
@@ -32,7 +38,7 @@ def write_json(path: Path, obj: Any) -> None:
 
 def write_compact(path: Path, obj: Any) -> None:
     """As `write_json`, without line breaks: for documents with many samples."""
-    write_bytes(path, _packed(path, msgspec.json.encode(_finite(msgspec.to_builtins(obj))) + b"\n"))
+    write_bytes(path, _packed(path, msgspec.json.encode(_sound(msgspec.to_builtins(obj))) + b"\n"))
 
 
 def _packed(path: Path, data: bytes) -> bytes:
@@ -68,12 +74,35 @@ def read_json(path: Path, type: type[T], *, newest: int | None = None) -> T:
         raise DataError(f"{path}: {_explain(error, data)}", "mend this place in the file, or make the file again") from error
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, unpacked where its name ends in ``.gz``; UsageError when it does not exist, DataError when it cannot
-    be read.
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """Return the content of a file, unpacked where its name ends in ``.gz``; ``-`` is stdin.
+
+    A pipe (``<(...)``, ``/dev/stdin``) can be read once, so its content is kept for who asks again.
+
+    Parameters
+    ----------
+    path : Path
+    most : int, optional
+        Refuse a file of more bytes.
+
+    Raises
+    ------
+    UsageError
+        It does not exist, or stdin is closed.
+    DataError
+        It cannot be read, or is too large.
     """
     try:
-        data = path.read_bytes()
+        if path == STDIN and sys.stdin is None:
+            raise UsageError("- means stdin, which is closed", "name a file")
+        if path in _PIPED:
+            return _PIPED[path]
+        with sys.stdin.buffer if path == STDIN else path.open("rb") as file:
+            data = file.read(-1 if most is None else most + 1)
+            if path == STDIN or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                _PIPED[path] = data
+        if most is not None and len(data) > most:
+            raise DataError(f"{path} is larger than {most >> 20} MiB", "split it into several files")
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such file", "check the path") from error
@@ -110,11 +139,13 @@ def _explain(error: Exception, data: bytes) -> str:
     return f"not JSON ({error})"
 
 
-def _finite(value: Any) -> Any:
+def _sound(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, str) and not value.isascii():
+        return value.encode(errors="surrogateescape").decode(errors="backslashreplace")  # of a path that is not UTF-8
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {_sound(k): _sound(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_sound(v) for v in value]
     return value

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from xstage_bench.io.json_file import encode_json, read_json, write_json
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import NodeBasis
 from xstage_bench.model.release import ReleaseLaw
@@ -193,6 +194,8 @@ class TimerFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """`model.json`."""
+
+    __repr__ = short_repr
 
     schema_version: int
     backend: str

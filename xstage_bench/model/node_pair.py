@@ -153,6 +153,7 @@ def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz
                 in_calibrated_range=inside,
                 total_ns=total_ns(s, found.start_ns[at], found.start_ns[at] + issue * 1e3 / found.sm_clock_mhz),
                 notes=notes,
+                holdout=pair.holdout_status,
             )
         )
     return out

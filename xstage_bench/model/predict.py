@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.model.arrays import FloatArray
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.model.burst_gap import STALLED, asked_clock
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.interpolate import Law, law_at
+from xstage_bench.model.node.packed import pack
 from xstage_bench.model.node_pair import predict_by_node
 from xstage_bench.model.prediction import Form, PredictedSchedule, judged_range, total_ns
 from xstage_bench.schedule.bursts import Schedule
@@ -74,52 +75,76 @@ def predict_all(
                     f"the model has no node model of pair {found.pair}",
                     "measure the probes isolated, periodic, timed, placement; xstage fit",
                 )
-            predicted = [_burst_gap(model, found, schedules[i], sm_clock_mhz) for i in mine]
-        out.update(zip(mine, (replace(p, holdout=found.holdout_status) for p in predicted), strict=True))
+            predicted = _burst_gap(model, found, [schedules[i] for i in mine], sm_clock_mhz)
+        out.update(zip(mine, predicted, strict=True))
     return [out[i] for i in range(len(schedules))]
 
 
-def _burst_gap(model: Model, found: PairModel, schedule: Schedule, sm_clock_mhz: float | None) -> PredictedSchedule:
+def _burst_gap(model: Model, found: PairModel, schedules: Sequence[Schedule], sm_clock_mhz: float | None) -> list[PredictedSchedule]:
     clock = asked_clock(model.sm_clock_mhz, sm_clock_mhz)
-    law = law_at(found, schedule.producer_count, schedule.warps, model.sm_clock_mhz)
-    t0_cycles = free_cycles(law, schedule)
-    volume = np.array([b.bytes for b in schedule.bursts], dtype=np.float64) * schedule.producer_count
     scale = 1e3 / clock
-    backlog = np.zeros(len(volume))
+    packed = pack(schedules)
+    owner, first = packed.owner, packed.first.tolist()
+    kinds = [(s.producer_count, s.warps) for s in schedules]
+    at = {kw: law_at(found, *kw, model.sm_clock_mhz) for kw in set(kinds)}
+    laws = [at[kw] for kw in kinds]
 
-    def issue_ns(burst: int, start_ns: float, previous_start_ns: float) -> float:
-        if burst and schedule.start != "isolated":
-            drained = law.mean_gb_per_s * (start_ns - previous_start_ns)
-            backlog[burst] = max(0.0, backlog[burst - 1] + volume[burst - 1] - drained)
-        stalled = float(volume[burst] + backlog[burst] - law.mean_capacity_bytes) / law.mean_gb_per_s
-        return max(float(t0_cycles[burst]) * scale, stalled if volume[burst] and np.isfinite(stalled) else 0.0)
+    def of_law(name: str) -> FloatArray:
+        return np.array([getattr(law, name) for law in laws], dtype=np.float64)[owner]
 
-    start, end = time_line(schedule, clock, issue_ns)
+    producers = np.array([k for k, _ in kinds])
+    stores = packed.bytes // (packed.warps * packed.store_bytes)[owner]
+    t0_cycles = np.where(stores > 0, of_law("issue_base_cycles") + of_law("issue_cycles_per_store") * stores, 0.0)
+    volume, rate = packed.bytes * producers[owner], of_law("mean_gb_per_s")
+    backlog, start, end = (np.zeros(volume.size) for _ in range(3))
+    free_ns, volumes = (t0_cycles * scale).tolist(), volume.tolist()
+    for i, (s, law) in enumerate(zip(schedules, laws, strict=True)):
+        carried = previous = ended = 0.0
+        for j, burst in enumerate(s.bursts, first[i]):
+            begin = 0.0
+            if s.start == "free" and j > first[i]:
+                begin = ended + burst.gap_cycles * 1e3 / clock
+            elif s.start == "timed":
+                begin = max(float(burst.start_ns), ended)
+            if s.start != "isolated" and j > first[i]:
+                carried = max(0.0, carried + volumes[j - 1] - law.mean_gb_per_s * (begin - previous))
+            stalled = (volumes[j] + carried - law.mean_capacity_bytes) / law.mean_gb_per_s
+            ended = begin + max(free_ns[j], stalled if volumes[j] and math.isfinite(stalled) else 0.0)
+            start[j], end[j], backlog[j], previous = begin, ended, carried, begin
     issue = (end - start) / scale
-    left = np.maximum(backlog + volume - law.mean_gb_per_s * (end - start), 0.0)
-    known = found.calibrated_range
-    sizes = np.array([b.bytes for b in schedule.bursts])
-    inside = _within(schedule.producer_count, known.producers) and _within(schedule.warps, known.warps)
-    in_range, notes = judged_range(schedule, np.array([bool(inside and _within(int(b), known.bytes)) for b in sizes]))
-    return PredictedSchedule(
-        pair=found.pair,
-        model="burst_gap",
-        sm_clock_mhz=clock,
-        t0_cycles=t0_cycles,
-        issue_cycles=issue,
-        issue_max_cycles=issue,
-        issue_low_cycles=issue * max(0.0, 1 - law.relative_error),
-        issue_high_cycles=issue * (1 + law.relative_error),
-        stall_cycles=np.maximum(0.0, issue - t0_cycles),
-        backlog_bytes=left,
-        start_ns=start,
-        end_ns=end,
-        visible_ns=end + left / law.mean_gb_per_s,
-        regime=tuple("stalled" if s else "free" for s in issue > STALLED * t0_cycles),
-        in_calibrated_range=in_range,
-        total_ns=total_ns(schedule, start, end),
-        notes=notes,
-    )
+    left = np.maximum(backlog + volume - rate * (end - start), 0.0)
+    known, error = found.calibrated_range, of_law("relative_error")
+    inside = _within(producers, known.producers)[owner] & _within(packed.warps, known.warps)[owner] & _within(packed.bytes, known.bytes)
+    columns = {
+        "t0_cycles": t0_cycles,
+        "issue_cycles": issue,
+        "issue_max_cycles": issue,
+        "issue_low_cycles": issue * np.maximum(0.0, 1 - error),
+        "issue_high_cycles": issue * (1 + error),
+        "stall_cycles": np.maximum(0.0, issue - t0_cycles),
+        "backlog_bytes": left,
+        "start_ns": start,
+        "end_ns": end,
+        "visible_ns": end + left / rate,
+    }
+    regime = np.where(issue > STALLED * t0_cycles, "stalled", "free").tolist()
+    out = []
+    for s, begin, stop in zip(schedules, first, first[1:], strict=False):
+        in_range, notes = judged_range(s, inside[begin:stop])
+        out.append(
+            PredictedSchedule(
+                pair=found.pair,
+                model="burst_gap",
+                sm_clock_mhz=clock,
+                **{name: column[begin:stop] for name, column in columns.items()},
+                regime=tuple(regime[begin:stop]),
+                in_calibrated_range=in_range,
+                total_ns=total_ns(s, start[begin:stop], end[begin:stop]),
+                notes=notes,
+                holdout=found.holdout_status,
+            )
+        )
+    return out
 
 
 def pair_model(model: Model, schedule: Schedule, pair: str | None = None) -> PairModel:
@@ -163,8 +188,8 @@ def time_line(schedule: Schedule, sm_clock_mhz: float, issue_ns: Callable[[int, 
     return start, end
 
 
-def _within(value: int, ends: tuple[int, int] | None) -> bool:
-    return ends is not None and ends[0] <= value <= ends[1]
+def _within(values: IntArray | FloatArray, ends: tuple[int, int] | None) -> BoolArray:
+    return np.zeros(values.size, dtype=bool) if ends is None else (values >= ends[0]) & (values <= ends[1])
 
 
 def predict_schedules(

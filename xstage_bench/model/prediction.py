@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.model.arrays import BoolArray, FloatArray
 from xstage_bench.model.document import HoldoutStatus
 from xstage_bench.schedule.bursts import Schedule
@@ -71,6 +72,8 @@ class PredictedSchedule:
         How the pair's model did on the hold-out of its own run; after ``fail`` its numbers must not be used.
     """
 
+    __repr__ = short_repr
+
     pair: str
     model: Form
     sm_clock_mhz: float
@@ -90,12 +93,12 @@ class PredictedSchedule:
     notes: tuple[str, ...] = ()
     holdout: HoldoutStatus = "not_judged"
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one dict of plain numbers per burst, ready for JSON or a table."""
-        columns: dict[str, list[Any]] = {name: getattr(self, name).tolist() for name in _COLUMNS}
-        return [
-            {"burst": i, **{name: column[i] for name, column in columns.items()}, "regime": regime} for i, regime in enumerate(self.regime)
-        ]
+    def rows(self, first: int = 0, end: int | None = None) -> list[dict[str, Any]]:
+        """Return one dict of plain numbers per burst, ready for JSON or a table: of all bursts, or of some."""
+        end = len(self.regime) if end is None else min(end, len(self.regime))
+        columns = [getattr(self, name)[first:end].tolist() for name in _COLUMNS]
+        names = ("burst", *_COLUMNS, "regime")
+        return [dict(zip(names, row, strict=True)) for row in zip(range(first, end), *columns, self.regime[first:end], strict=True)]
 
 
 def judged_range(schedule: Schedule, seen: BoolArray) -> tuple[BoolArray, tuple[str, ...]]:
@@ -107,10 +110,10 @@ def judged_range(schedule: Schedule, seen: BoolArray) -> tuple[BoolArray, tuple[
     seen : ndarray of bool, shape (bursts,)
         K, W and bytes lie within what the fit has seen.
     """
-    follows = np.arange(seen.size) > 0
-    notes = [] if seen.all() else [EXTRAPOLATED]
-    notes += [] if schedule.warps_meet or not follows.any() else [APART]
-    return (seen if schedule.warps_meet else seen & ~follows), tuple(notes)
+    notes = () if seen.all() else (EXTRAPOLATED,)
+    if schedule.warps_meet or seen.size == 1:
+        return seen, notes
+    return seen & (np.arange(seen.size) == 0), (*notes, APART)
 
 
 def total_ns(schedule: Schedule, start_ns: FloatArray, end_ns: FloatArray) -> float:

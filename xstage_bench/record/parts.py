@@ -93,7 +93,8 @@ def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | N
 
     wanted = tuple(c for c in schema if only is None or c.name in only)
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        # Arrow opens only paths that are UTF-8; Python opens any.
+        with path.open("rb") as raw, pq.ParquetFile(raw, page_checksum_verification=True) as file:
             missing = [c.name for c in schema if c.name not in file.schema_arrow.names and not c.later]
             if missing:
                 raise DataError(

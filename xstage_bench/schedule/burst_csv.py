@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import cast
 
 from xstage_bench.errors import DataError, XStageError
-from xstage_bench.io.csv_rows import RowGroup, grouped_rows, producers_cell, shown, truth_cell, whole, whole_cell
+from xstage_bench.io.csv_rows import RowGroup, grouped_rows, is_hole, producers_cell, shown, truth_cell, whole, whole_cell
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 from xstage_bench.schedule.completion import DEFAULT as DEFAULT_COMPLETION
 
@@ -47,16 +47,14 @@ def schedules_from_csv(text: str) -> list[Schedule]:
 
 def labelled_schedules(text: str, labels: Mapping[str, str]) -> list[tuple[int, dict[str, str], Schedule]]:
     """Read schedules whose rows have more columns, each with its first line and what these columns say; `labels` are their defaults."""
-    head, columns = (*HEAD_COLUMNS, *labels), (*COLUMNS, *labels)
-    groups, at = grouped_rows(text, "schedule", head, {**_DEFAULTS, **labels}, columns, REQUIRED)
-    places = [(name, at.get(name)) for name in BURST_COLUMNS]
-    return [(group.lines[0], {name: group.head[name] for name in labels}, _schedule(group, places)) for group in groups]
+    groups = grouped_rows(text, "schedule", (*HEAD_COLUMNS, *labels), {**_DEFAULTS, **labels}, BURST_COLUMNS, REQUIRED)
+    return [(group.lines[0], {name: group.head[name] for name in labels}, _schedule(group)) for group in groups]
 
 
 def _burst_number(cell: str, column: str, line: int) -> int:
     value = whole(cell)
     if value is None:
-        if not cell.strip() and column != "bytes":
+        if is_hole(cell) and column != "bytes":
             return 0
         raise DataError(
             f"line {line}: column '{column}' is {shown(cell)}, not a whole number", f"write {column} in digits, for example 4096"
@@ -64,15 +62,16 @@ def _burst_number(cell: str, column: str, line: int) -> int:
     return value
 
 
-def _schedule(group: RowGroup, places: list[tuple[str, int | None]]) -> Schedule:
+def _schedule(group: RowGroup) -> Schedule:
     try:
         head = _head(tuple(group.head[name] for name in HEAD_COLUMNS))
     except DataError as error:
         raise DataError(f"line {group.lines[0]}: {error.message}", error.hint) from error
     bursts = [
-        Burst(*(0 if i is None else _burst_number(cells[i], column, line) for column, i in places))
+        Burst(*(_burst_number(cell, column, line) for cell, column in zip(cells, BURST_COLUMNS, strict=True)))
         for line, cells in zip(group.lines, group.rows, strict=True)
     ]
+    group.rows.clear()  # a million rows need not be there twice
 
     def build(bursts: tuple[Burst, ...]) -> Schedule:
         return Schedule(bursts, *head)

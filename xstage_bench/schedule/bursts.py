@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.schedule.completion import DEFAULT as DEFAULT_COMPLETION
 from xstage_bench.schedule.completion import completion_of
 from xstage_bench.schedule.flavour import FLAVOURS
@@ -90,6 +91,8 @@ class Schedule:
     UsageError
         Any field is out of its range; the message names the field, the burst and the nearest valid value.
     """
+
+    __repr__ = short_repr
 
     bursts: tuple[Burst, ...]
     producers: int | tuple[int, ...]

@@ -12,6 +12,7 @@ from xstage_bench.errors import DataError, XStageError
 from xstage_bench.io.csv_rows import (
     RowGroup,
     grouped_rows,
+    is_hole,
     producers_cell,
     shown,
     truth_cell,
@@ -57,17 +58,16 @@ def tasks_from_csv(text: str) -> list[TaskSchedule]:
         A column is missing, unknown or there twice, a cell is no value of its column, rows of one schedule disagree, or a
         schedule cannot be; the message names line, column and value.
     """
-    groups, at = grouped_rows(text, "schedule", HEAD_COLUMNS, _DEFAULTS, COLUMNS, REQUIRED)
-    return [_schedule(group, at) for group in groups]
+    return [_schedule(group) for group in grouped_rows(text, "schedule", HEAD_COLUMNS, _DEFAULTS, (*NUMBER_COLUMNS, "phase"), REQUIRED)]
 
 
-def _schedule(group: RowGroup, at: dict[str, int]) -> TaskSchedule:
+def _schedule(group: RowGroup) -> TaskSchedule:
     columns: dict[str, Any] = {name: [] for name in (*NUMBER_COLUMNS, "phase")}
     phases: dict[str, int] = {}
     for line, cells in zip(group.lines, group.rows, strict=True):
-        for name in NUMBER_COLUMNS:
-            columns[name].append(_number(cells[at[name]] if name in at else "", name, line, columns))
-        phase = (cells[at["phase"]].strip() if "phase" in at else "") or "task"
+        for name, cell in zip(NUMBER_COLUMNS, cells, strict=False):
+            columns[name].append(_number(cell, name, line, columns))
+        phase = cells[-1].strip() or "task"
         columns["phase"].append(phases.setdefault(phase, len(phases)))
     try:
         head: dict[str, Any] = {name: group.head[name] for name in ("name", "form", "publish", "flavour")}
@@ -86,7 +86,7 @@ def _number(cell: str, name: str, line: int, columns: dict[str, Any]) -> int:
     value = whole(cell)
     if value is not None:
         return value
-    if cell.strip() or name in REQUIRED:
+    if not is_hole(cell) or name in REQUIRED:
         raise DataError(f"line {line}: column '{name}' is {shown(cell)}, not a whole number", f"write {name} in digits")
     return int(columns["bytes"][-1]) if name == "remote_bytes" else NONE
 

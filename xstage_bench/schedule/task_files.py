@@ -11,6 +11,7 @@ import msgspec
 
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.io.atomic import write_bytes
+from xstage_bench.io.csv_rows import header_of
 from xstage_bench.schedule.task_csv import REQUIRED, tasks_from_csv, tasks_to_csv
 from xstage_bench.schedule.tasks import NONE, Form, Publish, TaskSchedule
 from xstage_bench.schedule.texts import entries_of, is_json, read_either, read_text
@@ -99,11 +100,12 @@ def is_task_file(path: Path | str) -> bool:
     """Whether a schedule file is of tasks rather than bursts, by its keys or columns; errors as `load_tasks` when it cannot be read."""
     text = read_text(Path(path))
     if not is_json(text):
-        return "compute_cycles" in text.lstrip().splitlines()[0]
+        return "compute_cycles" in header_of(text)
     try:
         head = json.loads(text)
     except (ValueError, RecursionError):
         return False  # the reader of burst schedules says what is wrong
+    head = head[0] if isinstance(head, list) and head else head
     return isinstance(head, dict) and ("tasks" in head or "task_schedules" in head)
 
 

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.schedule.bursts import MAX_BURST_BYTES, resolve_smids
 from xstage_bench.schedule.flavour import FLAVOURS
 
@@ -87,6 +88,8 @@ class TaskSchedule:
         A field is out of range, an event is waited for and never signalled, or the tasks would wait for each other for ever; the message
         names the task.
     """
+
+    __repr__ = short_repr
 
     producers: int | tuple[int, ...]
     producer: IntArray
@@ -204,6 +207,8 @@ class TaskTrace:
     detail : str
         The reason when status is not ``ok``.
     """
+
+    __repr__ = short_repr
 
     schedule: TaskSchedule
     smids: IntArray

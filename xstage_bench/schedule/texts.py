@@ -10,6 +10,7 @@ import msgspec
 
 from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.io.json_file import check_version, read_bytes
+from xstage_bench.io.other_files import what_it_is
 
 T = TypeVar("T")
 LARGEST_FILE_BYTES = 512 << 20
@@ -45,13 +46,15 @@ def read_text(path: Path) -> str:
     """
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a schedule file", f"name a file in it: ls {path}")
-    if path.is_file() and path.stat().st_size > LARGEST_FILE_BYTES:
-        raise DataError(f"{path} is larger than {LARGEST_FILE_BYTES >> 20} MiB", "split it into several schedule files")
-    data = read_bytes(path)
+    data = read_bytes(path, LARGEST_FILE_BYTES)
     if not data.strip() or data == b"\xef\xbb\xbf":
         raise DataError(f"{path} is empty", _HINT)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{path} is UTF-16 text", "save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')")
+    if data.startswith(b"PAR1"):
+        return _csv_of_parquet(path, data)
+    if (what := what_it_is(data)) is not None:
+        raise DataError(f"{path}: this is {what}, not a schedule file", _HINT)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -63,10 +66,31 @@ def read_text(path: Path) -> str:
     return text
 
 
+def _csv_of_parquet(path: Path, data: bytes) -> str:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    try:
+        out = pa.BufferOutputStream()
+        csv.write_csv(parquet.read_table(pa.BufferReader(data)), out)
+    except pa.ArrowException as error:
+        raise DataError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})", "columns of numbers and text only") from error
+    return bytes(out.getvalue()).decode()
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON with whole floats as integers, and without the nulls that stand for a default."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items() if v is not None}
+    return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
 def entries_of(
     path: Path, text: str, key: str, many: type[Any], one: type[T], version: int, fields: str, example: str
 ) -> list[tuple[str, T]]:
-    """Return the entries of a JSON file, each with the words that say where it stands: one entry alone, or several under a key.
+    """Return the entries of a JSON file, each with the words that say where it stands: one alone, several in a list, or under a key.
 
     Parameters
     ----------
@@ -90,7 +114,9 @@ def entries_of(
     data = text.encode()
     check_version(path, data, version)
     try:
-        head = msgspec.json.decode(data)
+        head = _plain(msgspec.json.decode(data))
+        if isinstance(head, list):
+            return [(f"[{i}]", msgspec.convert(entry, one)) for i, entry in enumerate(head)]
         if isinstance(head, dict) and key in head:
             return [(f"{key}[{i}]", entry) for i, entry in enumerate(getattr(msgspec.convert(head, many), key))]
         if isinstance(head, dict):

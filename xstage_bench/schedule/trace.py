@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.schedule.bursts import Schedule
 
 #: ``ok`` enters fits. ``warmup``: the first executions after idle, kept and marked. ``throttled``: the SM clock fell below
@@ -58,6 +59,8 @@ class Trace:
         Bulk copies only: from the end of issue until their source may be written again (wait_group.read), and until the issuing
         thread knows them done (wait_group). An ordinary store's source is a register, free when issue ends.
     """
+
+    __repr__ = short_repr
 
     schedule: Schedule
     smids: NDArray[np.int64]

@@ -31,7 +31,8 @@ def job_document(advice: JobAdvice) -> dict[str, Any]:
     """Return the advice for a job as plain values; what does not apply is null."""
     stage = advice.stage
     return {
-        "job": asdict(advice.job), "t0_ns": stage.free_cycles(advice.job.bytes) * 1e3 / stage.sm_clock_mhz,
+        "job": asdict(advice.job), "stored_bytes": advice.job.stored_bytes,
+        "t0_ns": stage.free_cycles(advice.job.stored_bytes) * 1e3 / stage.sm_clock_mhz,
         "drain_gb_per_s": asdict(stage.drain_gb_per_s), "capacity_bytes": asdict(stage.capacity_bytes), "limited_by": limited_by(advice),
         "drain_ns": advice.drain_ns, "compute_ns": advice.job.compute_ns, "drain_over_compute": advice.drain_over_compute,
         "bound_ns": advice.bound_ns, "largest_free_burst_bytes": advice.largest_free_burst_bytes,
@@ -80,7 +81,7 @@ def job_text(advice: JobAdvice) -> str:
         "a burst never stalls on a drained stage"
         if free is None
         else f"largest stall-free burst    {free} bytes per SM, on a drained stage",
-        f"smallest gap                {advice.smallest_gap_ns:.0f} ns between stores of {job.bytes} bytes per SM",
+        f"smallest gap                {advice.smallest_gap_ns:.0f} ns between stores of {job.stored_bytes} bytes per SM",
     ]
     if job.with_stores_ns is not None:
         lines.append(f"the stores cost now         {max(0.0, job.with_stores_ns - job.tile_ns):.0f} ns a storing tile (as given)")

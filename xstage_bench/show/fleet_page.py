@@ -30,7 +30,7 @@ def write_fleet(fleet: Fleet, out: Path) -> dict[str, Path]:
     out.mkdir(parents=True, exist_ok=True)
     files = {"page": out / PAGE_NAME, "json": out / JSON_NAME}
     write_json(files["json"], fleet)
-    write_bytes(files["page"], render_fleet(fleet).encode())
+    write_bytes(files["page"], render_fleet(fleet).encode(errors="backslashreplace"))
     return files
 
 

@@ -59,7 +59,7 @@ def write_report(
     drawn : sequence of Drawn, optional
         What `render_figures` gave for the same run, to save drawing twice.
     """
-    write_bytes(out, render_report(run, model, validation, extra_dirs, drawn).encode())
+    write_bytes(out, render_report(run, model, validation, extra_dirs, drawn).encode(errors="backslashreplace"))
 
 
 def render_report(

@@ -29,7 +29,7 @@ def write_survey_page(path: Path, out: Path | None = None) -> Path:
     """
     page = render_survey(read_survey(path), path.name)
     out = path.with_suffix("").with_suffix(".html") if out is None else out
-    write_bytes(out, page.encode())
+    write_bytes(out, page.encode(errors="backslashreplace"))
     return out
 
 

@@ -93,8 +93,12 @@ def read_fleet(folder: Path) -> Iterator[NodeLinks | Unreadable]:
     for run in runs:
         try:
             manifests[run] = load_manifest(run)
+            str(run).encode()
         except XStageError as error:
             yield Unreadable(str(run.relative_to(folder)), error.message)
+        except UnicodeEncodeError:
+            del manifests[run]
+            yield Unreadable(str(run.relative_to(folder)), "its path is not UTF-8, which Arrow cannot open")
     fragments = itertools.groupby(_fragments(list(manifests)), key=lambda fragment: Path(fragment.path).parent.parent)
     pending = dict(manifests)
     for run, parts in fragments:

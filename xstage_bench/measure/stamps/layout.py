@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError
-from xstage_bench.io.csv_rows import check_width, places_of_columns, rows_of, whole
+from xstage_bench.io.csv_rows import check_width, is_hole, places_of_columns, rows_of, whole
 from xstage_bench.io.json_file import read_bytes
 
 MAGIC, VERSION = 0x50545358, 1
@@ -166,8 +166,8 @@ def from_csv(data: bytes) -> Stamps:
     except UnicodeDecodeError as error:
         raise DataError("neither XSTP, nor npz, nor UTF-8 text", _FORMS) from error
     rows = rows_of(text)
-    _, header = next(rows, (1, []))
-    places = places_of_columns(header, CSV_COLUMNS, _NEEDED)
+    line, header = next(rows, (1, []))
+    places = places_of_columns(header, CSV_COLUMNS, _NEEDED, line)
     columns: dict[str, list[int]] = {name: [] for name in CSV_COLUMNS}
     for line, cells in rows:
         check_width(cells, len(header), line)
@@ -187,7 +187,7 @@ def _cell(name: str, text: str, line: int) -> int:
         if text.strip() not in KINDS:
             raise DataError(f"line {line}: kind '{text}' is none of {', '.join(KINDS)}", "write one of them")
         return KINDS.index(text.strip()) + 1
-    if not text.strip() and name not in _NEEDED:
+    if is_hole(text) and name not in _NEEDED:
         return -1 if name == "event" else 0
     value = whole(text)
     if value is None or not (-1 if name == "event" else 0) <= value < _MAX_CLOCK:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.model.advise.reorder import Reordering, apply
 from xstage_bench.model.document import Model
 from xstage_bench.model.tasks.predict import TaskPrediction, node_of, predict_tasks_all
@@ -41,6 +42,8 @@ class TaskAdvice:
     reason : str
         Why this, or why nothing.
     """
+
+    __repr__ = short_repr
 
     present: TaskPrediction
     advised: TaskPrediction

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from xstage_bench.errors import UsageError
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.document import Model
 from xstage_bench.model.sms import sms_of
@@ -74,6 +75,8 @@ class Job:
         times = [self.tile_ns, self.quiet_tile_ns, *([] if self.with_stores_ns is None else [self.with_stores_ns])]
         if not all(math.isfinite(t) and t >= 0 for t in times) or self.tile_ns == 0:
             raise UsageError("times must be finite and not negative, that of a storing tile above 0", "nanoseconds")
+        if self.flavour not in FLAVOURS:
+            raise UsageError(f"unknown flavour '{self.flavour}'", f"use one of: {', '.join(FLAVOURS)}")
         if not re.fullmatch(r"\d+>\d+", self.pair):
             raise UsageError(f"'{self.pair}' is no pair of GPUs", "for example 0>1")
         if bool(self.quiet_tiles) != bool(self.quiet_tile_ns):
@@ -93,6 +96,16 @@ class Job:
         return self.producers
 
     @property
+    def unit_bytes(self) -> int:
+        """One warp-store of each warp: the least that a tile can store."""
+        return self.warps * FLAVOURS[self.flavour].warp_store_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """`bytes`, rounded up to whole `unit_bytes`: what a tile stores, and what is predicted."""
+        return -(-self.bytes // self.unit_bytes) * self.unit_bytes
+
+    @property
     def compute_ns(self) -> float:
         """Of one producer, nothing stored."""
         return self.tiles * self.tile_ns + self.quiet_tiles * self.quiet_tile_ns
@@ -105,8 +118,7 @@ class Job:
     def tasks(self, sm_clock_mhz: float) -> TaskSchedule:
         """Return the present schedule: all producers alike, in waves."""
         source, destination = (int(end) for end in self.pair.split(">"))
-        unit = self.warps * FLAVOURS[self.flavour].warp_store_bytes
-        size = -(-self.bytes // unit) * unit
+        size = self.stored_bytes
         kind = np.repeat([0, 1], [self.quiet_tiles, self.tiles])
         index = np.concatenate([np.arange(self.quiet_tiles), np.arange(self.tiles)])
         of_round = index * self.rounds // np.where(kind == 0, max(self.quiet_tiles, 1), self.tiles)
@@ -170,6 +182,8 @@ class JobAdvice:
         The predicted schedules, present and advised.
     """
 
+    __repr__ = short_repr
+
     job: Job
     stage: Stage
     drain_ns: float
@@ -217,7 +231,7 @@ def advise_job(model: Model, job: Job, *, sm_clock_mhz: float | None = None, spl
         job = replace(job, producers=sms_of(model, job.pair))
     stage = stage_at(model, job.sms, job.warps, pair=job.pair, flavour=job.flavour)
     per_ns = 1e3 / stage.sm_clock_mhz
-    drain_ns = job.bytes * job.sms * job.tiles / stage.bytes_per_cycle * per_ns
+    drain_ns = job.stored_bytes * job.sms * job.tiles / stage.bytes_per_cycle * per_ns
     tasks = advise_tasks(model, job.tasks(clock), pair=job.pair, sm_clock_mhz=sm_clock_mhz, splitting=splitting)
     lack_ns = drain_ns / job.tiles - job.tile_ns
     needed = max(0.0, lack_ns / job.quiet_tile_ns) if job.quiet_tiles else 0.0 if lack_ns <= 0 else None
@@ -226,7 +240,7 @@ def advise_job(model: Model, job: Job, *, sm_clock_mhz: float | None = None, spl
         stage=stage,
         drain_ns=drain_ns,
         largest_free_burst_bytes=stage.largest_free_burst_bytes(),
-        smallest_gap_ns=stage.recovery_gap_cycles(job.bytes) * per_ns,
+        smallest_gap_ns=stage.recovery_gap_cycles(job.stored_bytes) * per_ns,
         quiet_per_storing=needed,
         storing_sms=storing_sms(model, job, stage),
         flavours=_flavours(model, job),
@@ -253,9 +267,9 @@ def _flavours(model: Model, job: Job) -> tuple[FlavourRow, ...]:
     for found in model.pairs:
         if found.pair == job.pair and found.layout == "contiguous" and found.flavour in FLAVOURS and found.burst_gap:
             s = stage_at(model, job.sms, job.warps, pair=job.pair, flavour=found.flavour)
-            per_ns = 1e3 / s.sm_clock_mhz
-            period = s.period_cycles(job.bytes, gap_ns / per_ns) * per_ns
-            rows.append(FlavourRow(found.flavour, s.rate_gb_per_s, s.free_cycles(job.bytes) * per_ns, period))
+            per_ns, size = 1e3 / s.sm_clock_mhz, replace(job, flavour=found.flavour).stored_bytes
+            period = s.period_cycles(size, gap_ns / per_ns) * per_ns
+            rows.append(FlavourRow(found.flavour, s.rate_gb_per_s, s.free_cycles(size) * per_ns, period))
     return tuple(sorted(rows, key=lambda r: r.period_ns))
 
 

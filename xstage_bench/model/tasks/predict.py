@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
+from xstage_bench.io.short_repr import short_repr
 from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.model.burst_gap import STALLED, asked_clock
 from xstage_bench.model.document import HoldoutStatus, Model
@@ -81,6 +82,8 @@ class TaskPrediction:
     holdout : {'pass', 'fail', 'undetermined', 'not_judged'}
         How the pair's model did on the hold-out of its own run; after ``fail`` its numbers must not be used.
     """
+
+    __repr__ = short_repr
 
     schedule: TaskSchedule
     pair: str
