@@ -56,6 +56,12 @@ class Topology:
         """Ordered pairs that can be measured."""
         return tuple((c.source, c.destination) for c in self.connections if c.usable)
 
+    def by_uuid(self, numbers: Mapping[str | None, int]) -> dict[tuple[int, int], Connection]:
+        """Return the ordered pairs by another library's numbers of the GPUs; those that cannot be joined are left out."""
+        number = {g.index: numbers[g.uuid] for g in self.gpus if g.uuid is not None and g.uuid in numbers}
+        ends = {c: (number.get(c.source), number.get(c.destination)) for c in self.connections}
+        return {(a, b): c for c, (a, b) in ends.items() if a is not None and b is not None}
+
     def host_gpus(self) -> tuple[int, ...]:
         """GPUs whose stores to pinned host memory can be measured: all that nothing refuses as a whole."""
         return tuple(g.index for g in self.gpus if g.refusal is None)
