@@ -148,10 +148,10 @@ def _modes(gpu: TopologyGpu, facts: Mapping[str, Any]) -> Finding:
 def _links(gpu: TopologyGpu, facts: Mapping[str, Any]) -> Finding:
     check = f"GPU {gpu.index} links"
     if gpu.link_state == "by_design":
-        return Finding(check, "ok", "this card has no NVLink; its peers are reached over PCIe")
+        return Finding(check, "ok", "the driver shows no NVLink of this card; its peers are reached over PCIe")
     if gpu.links_active is None or gpu.links_expected is None:
         return Finding(check, "warn", f"the driver does not say which of {gpu.links_present} NVLinks are up", "nvidia-smi nvlink -s")
-    up = f"{gpu.links_active} of {gpu.links_present if gpu.link_state == 'by_configuration' else gpu.links_expected} NVLinks are up"
+    up = f"{gpu.links_active} of {gpu.links_expected if gpu.link_state == 'broken' else gpu.links_present} NVLinks are up"
     if gpu.links_active < gpu.links_expected:
         down = [str(link["link"]) for link in facts.get("links", ()) if link["active"] is False]
         if gpu.link_state == "by_configuration":
