@@ -2,9 +2,9 @@
 
 Public facts used: DGX H100 (18 NVLink 4 links of 26.562 GB/s per GPU to NVSwitches), H20 (78 SMs, 18 links), DGX A100 (12 NVLink 3 links of
 25 GB/s to NVSwitches), DGX-1 with V100 (6 NVLink 2 links of 25 GB/s, a hybrid cube mesh with 1 or 2 links between neighbours and none
-between others), L40S (no NVLink), HGX B200 and GB200 NVL72 (18 NVLink 5 links; one tray has 4 GPUs of a fabric of 72), HGX A100 4-GPU (4 direct links
-between any two), A100 and H100 PCIe (three bridges of 4 links join two cards, or none is fitted), GH200 (one GPU). What a virtual machine with
-one GPU of eight answers was seen on a real one: no link, a fabric that is not supported, passed through.
+between others), L40S (no NVLink), HGX B200 and GB200 NVL72 (18 NVLink 5 links; one tray has 4 GPUs of 72), HGX A100 4-GPU (4 direct
+links between any two), A100 and H100 PCIe (three bridges of 4 links join two cards, or none is fitted), GH200 (one GPU). What a virtual
+machine with one H200 of a larger node answers was seen on a real one: no link, a fabric that is not supported, passed through.
 """
 
 from __future__ import annotations

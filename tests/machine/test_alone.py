@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import sys
@@ -19,7 +18,7 @@ from xstage_bench.judge.limits import GPU, NODE
 from xstage_bench.judge.of_run import deltas_of_run, facts_of_run
 from xstage_bench.machine.environment import link_error_deltas, snapshot
 from xstage_bench.machine.topology import read_topology
-from xstage_bench.record.manifest import load_manifest, save_manifest
+from xstage_bench.record.manifest import Manifest, load_manifest, save_manifest
 from xstage_bench.schedule.device import Gpu, Node
 from xstage_bench.show.report_tables import gpu_table
 
@@ -102,14 +101,13 @@ def node() -> Node:
 
 @pytest.mark.parametrize("late", [False, True], ids=["always", "after"])
 @pytest.mark.parametrize("call", ["nvmlInit", *CALLS])
-def test_what_was_measured_can_be_finished(quick_run: Any, node: Node, tmp_path: Path, call: str, late: bool) -> None:
+def test_what_was_measured_can_be_finished(node: Node, tmp_path: Path, call: str, late: bool) -> None:
     """A call fails from the start, or only when a run is over: its manifest is written and read, and judged as far as it goes."""
     nvml = broken(call, NVMLError)
-    before = snapshot(FakeNvml() if late else nvml, {})
-    after = snapshot(nvml, {})
-    run, _ = quick_run
-    known = {"environment_before": before, "environment_after": after, "link_error_deltas": link_error_deltas(before, after)}
-    save_manifest(tmp_path, dataclasses.replace(run.manifest, node=node, **known))
+    before, after = snapshot(FakeNvml() if late else nvml, {}), snapshot(nvml, {})
+    known = {"environment_before": before, "environment_after": after}
+    deltas = link_error_deltas(before, after)
+    save_manifest(tmp_path, Manifest(backend="cuda", simulated=False, node=node, link_error_deltas=deltas, **known))
     strict((tmp_path / "manifest.json").read_text())
     manifest = load_manifest(tmp_path)
     assert len(gpu_table(manifest).rows) == 2

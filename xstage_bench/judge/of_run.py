@@ -20,7 +20,7 @@ def deltas_of_run(manifest: Manifest) -> dict[str, dict[str, Any]]:
     mine = [facts for facts in known if facts.get("index") in _measured(manifest)]
     addresses = {facts.get("pci_address") for facts in mine}
     for facts in known:
-        key = facts.get("uuid") or facts.get("pci_address")
+        key = str(facts.get("uuid") or facts.get("pci_address"))
         if facts not in mine:
             deltas.pop(key, None)
         elif key in deltas:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from xstage_bench.machine.nvml import ask
@@ -94,10 +95,10 @@ def read_fabric(nvml: Any, handle: Any) -> tuple[Fabric | None, str | None]:
     for record, function in _RECORDS:
         info, reason = ask(nvml, record)
         if reason is None:
-            found, reason = ask(nvml, function, handle, _pointer(info), convert=lambda _, i=info: _fabric(nvml, i))
+            found, reason = ask(nvml, function, handle, _pointer(info), convert=partial(_fabric, nvml, info))
             if reason is None:
                 return found, None
-        reasons.append(reason)
+        reasons.append(reason or "")
     return None, next((r for r in reasons if not r.endswith("AttributeError")), reasons[-1])
 
 
@@ -105,7 +106,7 @@ def _pointer(info: Any) -> Any:
     return ctypes.pointer(info) if isinstance(info, ctypes.Structure) else info  # the binding passes it on as it is
 
 
-def _fabric(nvml: Any, info: Any) -> Fabric:
+def _fabric(nvml: Any, info: Any, _: Any) -> Fabric:
     number = int(info.state) & 0xFF  # one byte in the driver's record
     state = FABRIC_STATES.get(number, f"unknown ({number})")
     if state != "completed":
