@@ -70,8 +70,13 @@ def can_measure(findings: Sequence[Finding]) -> bool:
 def _driver(topology: Topology, environment: Mapping[str, Any]) -> Finding:
     facts = environment["nvml"] or {"driver": None, "cuda": None}
     if topology.unseen is not None:
+        hints = {
+            "MIG": "nvidia-smi -mig 0 as root gives the GPU back whole",
+            "does not answer": "nvidia-smi; dmesg; then reset the GPU or restart the machine",
+            "CUDA shows none": "check CUDA_VISIBLE_DEVICES",
+        }
         load = "load the driver, or give the container its GPUs (docker run --gpus all)"
-        return Finding("driver", "fail", topology.unseen, "check CUDA_VISIBLE_DEVICES" if topology.nvml else load)
+        return Finding("driver", "fail", topology.unseen, next((hint for word, hint in hints.items() if word in topology.unseen), load))
     if not topology.gpus:
         reason = environment["reason"] or "NVML finds none"
         return Finding("driver", "waived", f"no GPU here ({reason})", "xstage profile runs on a simulated node here")
