@@ -121,6 +121,7 @@ def measuring(verb: Verb) -> Verb:
 def surveying(verb: Verb) -> Verb:
     """Add the options of every ``xstage measure NAME`` that writes one document."""
     add = adding(
+        expect_links,
         click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh ones, each with new memory."),
         click.option("--quick", is_flag=True, help="One process, and less of everything."),
         click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the order."),

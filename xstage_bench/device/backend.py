@@ -98,9 +98,10 @@ def resolve_backend(
     raise WaivedError(f"{what}: {node.why_not_host() if peer == 'host' else node.why_not()}", hint)
 
 
-def resolve_gpus(spec: str) -> BackendChoice:
+def resolve_gpus(spec: str, expect_links: int | None = None) -> BackendChoice:
     """Decide as `resolve_backend` for what only pairs of GPUs can do: ``auto`` is never the simulator."""
-    return resolve_backend("cuda" if spec == "auto" else spec, "gpu" if spec in ("auto", "cuda") else "auto")
+    peer: Peer = "gpu" if spec in ("auto", "cuda") else "auto"
+    return resolve_backend("cuda" if spec == "auto" else spec, peer, expect_links=expect_links)
 
 
 def _destination(node: Topology, kind: str, peer: Peer) -> BackendChoice | None:

@@ -73,7 +73,9 @@ def _why_not(a: End, b: End, shared: Shared, status: int | None) -> str | None:
             return f"GPU {end.index}: {end.refusal}"
     for end in (a, b):
         if end.count.state == "broken" and not end.count.active:
-            granted = "; the driver grants peers over PCIe: --expect-links 0 where that is meant" if status == _P2P_OK else ""
+            granted = (
+                "; the driver grants peers over PCIe: xstage profile --expect-links 0 where that is meant" if status == _P2P_OK else ""
+            )
             return f"GPU {end.index}: 0 of {end.count.expected} NVLinks are up{granted}"
     if status is not None and status != _P2P_OK:
         return _P2P_REASONS.get(status, f"peer access status {status}")
