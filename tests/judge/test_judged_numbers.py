@@ -90,7 +90,10 @@ def test_sustained_r_is_the_largest_over_warp_counts(slow: int, fast: int) -> No
 def manifest(**facts: Any) -> Any:
     known = {"complete": True, "failed_pairs": {}, "simulated": False, "backend": "made", "link_error_deltas": None}
     known |= {"kernels": [], "options": {}}
-    known |= {"node": Node((SimpleNamespace(name="NVIDIA H200"),), ((0, 1),), 32.0), "environment_after": None}
+    known |= {
+        "node": Node((SimpleNamespace(name="NVIDIA H200", index=0, uuid=None, sm_count=132),), ((0, 1),), 32.0),
+        "environment_after": None,
+    }
     return SimpleNamespace(**{**known, **facts})
 
 

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 def facts_of_run(manifest: Manifest) -> list[dict[str, Any]]:
     """Return what NVML said at the end of the run of the GPUs that it measured."""
-    return [facts for facts in _known(manifest) if facts.get("index") in _measured(manifest)]
+    return [facts for facts in _known(manifest) if facts.get("index") in measured_gpus(manifest)]
 
 
 def deltas_of_run(manifest: Manifest) -> dict[str, dict[str, Any]]:
     """Return by how much error counters rose, by GPU: without GPUs that were not measured and links that lead to such."""
     deltas = dict(manifest.link_error_deltas or {})
     known = _known(manifest)
-    mine = [facts for facts in known if facts.get("index") in _measured(manifest)]
+    mine = [facts for facts in known if facts.get("index") in measured_gpus(manifest)]
     addresses = {facts.get("pci_address") for facts in mine}
     for facts in known:
         key = str(facts.get("uuid") or facts.get("pci_address"))
@@ -44,8 +44,8 @@ def _known(manifest: Manifest) -> list[dict[str, Any]]:
     return (manifest.environment_after or {}).get("gpus") or []
 
 
-def _measured(manifest: Manifest) -> set[Any]:
-    """Numbers of the GPUs at the ends of the pairs that were to be measured: those asked for, else all usable ones."""
+def measured_gpus(manifest: Manifest) -> set[Any]:
+    """Return the numbers of the GPUs at the ends of the pairs that were to be measured: those asked for, else all usable ones."""
     asked = manifest.options.get("pairs")
     names = asked if asked is not None else [f"{a}>{b}" for a, b in manifest.node.pairs]
     return {int(end) for name in names for end in name.split(">")}
