@@ -42,7 +42,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     shown.append(_capacities(right, remote))
     if not any(shown):
         return Absent("neither R nor Q was identified for any number of SMs")
-    line_rate = run.manifest.node.line_rate_gb_per_s
+    line_rate = run.manifest.node.line_rate(remote.pair)
     if line_rate is not None:
         left.axhline(line_rate, color="0.35", linewidth=0.9, linestyle=(0, (6, 2)))
         where = {"xycoords": ("axes fraction", "data"), "fontsize": 7, "va": "bottom", "color": "0.25"}

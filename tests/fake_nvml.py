@@ -1,7 +1,7 @@
 """An NVML fed from a recorded node: the same functions, the same error class, no driver.
 
-A fault is made by changing the node before (or between) calls: a link down (``down``), a lost GPU (``lost``), a P2P status,
-a query that the driver does not support (``unsupported``: function names).
+A fault is made by changing the node before (or between) calls: a link down (``down``), a lost GPU (``lost``), a P2P status, a fabric
+record (``fabric``), a query that the driver does not support (``unsupported``: names, at first those that the node ``lacks``).
 """
 
 # ruff: noqa: N802, N815 - NVML's own names
@@ -26,28 +26,34 @@ class NVMLError(Exception):
         self.value = code
 
 
-class FabricInfo(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint), ("state", ctypes.c_ubyte)]
+def fabric_record(version: int) -> type[ctypes.Structure]:
+    """One of NVML's three records of the fabric; the later ones begin with a version and end with the health."""
+    head = [("version", ctypes.c_uint)] if version > 1 else []
+    body = [("clusterUuid", ctypes.c_uint8 * 16), ("status", ctypes.c_uint), ("cliqueId", ctypes.c_uint32), ("state", ctypes.c_uint)]
+    tail = [("healthMask", ctypes.c_uint32), ("healthSummary", ctypes.c_uint8)][: version - 1]
+    return type(f"FabricInfo{version}", (ctypes.Structure,), {"_fields_": [*head, *body, *tail]})
 
 
 class FakeNvml:
     """A module-like NVML over a node description; ``started`` counts init minus shutdown."""
 
     NVMLError = NVMLError
-    c_nvmlGpuFabricInfo_v2_t = FabricInfo
+    c_nvmlGpuFabricInfo_t = fabric_record(1)
+    c_nvmlGpuFabricInfo_v2_t = fabric_record(2)
+    c_nvmlGpuFabricInfo_v3_t = fabric_record(3)
 
     def __init__(self, node: dict[str, Any] | None = None, **changes: Any) -> None:
         self.node = copy.deepcopy(json.loads(NODE.read_text())) if node is None else node
         self.node.update(changes)
         self.started = 0
-        self.unsupported: set[str] = set()
+        self.unsupported: set[str] = set(self.node.get("lacks", ()))
 
     @property
     def gpus(self) -> list[dict[str, Any]]:
         return self.node["gpus"]
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("nvml") and name in object.__getattribute__(self, "unsupported"):
+        if name.startswith(("nvml", "c_nvml")) and name in object.__getattribute__(self, "unsupported"):
             raise NVMLError(NOT_SUPPORTED)
         return object.__getattribute__(self, name)
 
@@ -97,6 +103,9 @@ class FakeNvml:
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: dict[str, Any]) -> int:
         return gpu["clock_events"]
 
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: dict[str, Any]) -> int:
+        return gpu["clock_events"]
+
     def nvmlDeviceGetPowerUsage(self, gpu: dict[str, Any]) -> int:
         return gpu["power_mw"]
 
@@ -122,7 +131,18 @@ class FakeNvml:
         return [SimpleNamespace(**process) for process in gpu["processes"]]
 
     def nvmlDeviceGetGpuFabricInfoV(self, gpu: dict[str, Any], info: Any) -> None:
-        info.contents.state = gpu["fabric_state"]
+        known = {"state": gpu["fabric_state"], **gpu.get("fabric", {})}
+        for name, _ in info.contents._fields_:
+            if name == "clusterUuid":
+                info.contents.clusterUuid[:] = bytes.fromhex(known.get(name, "00" * 16))
+            else:
+                setattr(info.contents, name, known.get(name, 0))
+
+    def nvmlDeviceGetGpuFabricInfo(self, gpu: dict[str, Any], info: Any) -> None:
+        FakeNvml.nvmlDeviceGetGpuFabricInfoV(self, gpu, info)
+
+    def nvmlDeviceGetVirtualizationMode(self, gpu: dict[str, Any]) -> int:
+        return gpu.get("virtualization", 0)
 
     def nvmlDeviceGetNvLinkState(self, gpu: dict[str, Any], link: int) -> int:
         self._link(gpu, link)
@@ -141,13 +161,19 @@ class FakeNvml:
     def nvmlDeviceGetP2PStatus(self, a: dict[str, Any], b: dict[str, Any], index: int) -> int:
         return a.get("p2p", {}).get(b["uuid"], 0)
 
+    def nvmlDeviceGetNvLinkErrorCounter(self, gpu: dict[str, Any], link: int, counter: int) -> int:
+        value = self._field(gpu, {0: 161, 1: 162, 2: 163}[counter], link)
+        if value.nvmlReturn:
+            raise NVMLError(value.nvmlReturn)
+        return value.value.ullVal
+
     def nvmlDeviceGetFieldValues(self, gpu: dict[str, Any], asked: list[tuple[int, int]]) -> list[Any]:
         return [self._field(gpu, field, scope) for field, scope in asked]
 
     def _field(self, gpu: dict[str, Any], field: int, scope: int) -> Any:
         links = gpu["links"]
         whole = {202: gpu["bytes_sent"], 204: gpu["bytes_received"]}
-        each = {164: links["speed_mb_per_s"], **{int(k): v for k, v in links["errors"].items()}}
+        each = {164: links["speed_mb_per_s"] if scope < links["count"] else None, **{int(k): v for k, v in links["errors"].items()}}
         value = (whole if scope == 0xFFFFFFFF else each).get(field)
         if isinstance(value, dict):
             value = value.get(str(scope), 0)

@@ -44,6 +44,8 @@ def test_topo_shows_the_matrix_and_why_a_pair_cannot_be_measured(on_node):
     assert dead.returncode == 3
     assert "0/18" in dead.stdout
     assert "0>1 cannot be measured: GPU 0: 0 of 18 NVLinks are up" in dead.stdout
+    meant = on_node(DEAD, "topo", "--expect-links", "0")
+    assert (meant.returncode, "PCIe" in meant.stdout) == (0, True)
 
 
 @pytest.mark.parametrize(

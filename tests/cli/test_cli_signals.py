@@ -53,7 +53,7 @@ def test_a_signal_while_nothing_is_measured_leaves_nothing(tmp_path):
     """Before the run folder exists there is nothing to keep and nothing to say."""
     script = (
         "import os, signal, sys\nimport xstage_bench.device.backend as backend\n"
-        "backend.resolve_backend = lambda *spec: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "backend.resolve_backend = lambda *spec, **more: os.kill(os.getpid(), signal.SIGTERM)\n"
         "from xstage_bench.cli import main\nmain(['run', '--out', sys.argv[1]])"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "run")]

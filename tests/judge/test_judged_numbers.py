@@ -18,6 +18,7 @@ from xstage_bench.model.predict import predict
 from xstage_bench.model.validate import validate
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.schedule.bursts import Burst, Schedule
+from xstage_bench.schedule.device import Node, PairLink
 
 #: Relative errors whose median, p90 and p95 are far apart.
 ERRORS = np.concatenate([np.linspace(0.01, 0.10, 34), [0.20, 0.25, 0.30, 0.5, 0.6, 0.8]])
@@ -87,8 +88,12 @@ def test_sustained_r_is_the_largest_over_warp_counts(slow: int, fast: int) -> No
 
 
 def manifest(**facts: Any) -> Any:
-    known = {"complete": True, "failed_pairs": {}, "simulated": False, "backend": "made", "link_error_deltas": None, "kernels": []}
-    known |= {"node": SimpleNamespace(gpus=[SimpleNamespace(name="NVIDIA H200")]), "environment_after": None}
+    known = {"complete": True, "failed_pairs": {}, "simulated": False, "backend": "made", "link_error_deltas": None}
+    known |= {"kernels": [], "options": {}}
+    known |= {
+        "node": Node((SimpleNamespace(name="NVIDIA H200", index=0, uuid=None, sm_count=132),), ((0, 1),), 32.0),
+        "environment_after": None,
+    }
     return SimpleNamespace(**{**known, **facts})
 
 
@@ -148,7 +153,7 @@ def test_a_fleet_counts_what_was_dropped_and_what_its_links_repeated() -> None:
 
 def node_of(gpu: str, line: float | None, simulated: bool = False) -> Any:
     gpus = [SimpleNamespace(name=gpu + " (simulated)" * simulated)] * 2
-    return manifest(node=SimpleNamespace(gpus=gpus, line_rate_gb_per_s=line), simulated=simulated)
+    return manifest(node=Node(gpus, ((0, 1),), 32.0, line), simulated=simulated)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("simulated", [False, True])
@@ -184,3 +189,30 @@ def test_what_a_rate_is_held_against(model: Model, simulated: bool) -> None:
 def test_what_is_not_known_of_a_link_is_not_shown(model: Model, gpu: str, line: float | None, names: set[str]) -> None:
     assert {m.name for m in marks(model.pairs[0], node_of(gpu, line))} == names
     assert marks(dataclasses.replace(model.pairs[0], burst_gap=[], drain=[]), node_of(gpu, line)) == []
+
+
+def test_a_pair_is_held_against_its_own_links(model: Model) -> None:
+    """Six direct links of eighteen, and a whole pair beside them: each has its own line rate and payload limit, none the other's."""
+    six, whole = 6 * 26.562, 18 * 26.562
+    for pair, line, nominal in (("0>1", six, False), ("0>2", whole, True)):
+        judged = node_of("NVIDIA H200", 478.1)
+        judged.node = dataclasses.replace(judged.node, pair_links={"0>1": PairLink(6, six), "0>2": PairLink(18, whole)})
+        found = {m.name: m.gb_per_s for m in marks(dataclasses.replace(model.pairs[0], pair=pair), judged)}
+        assert found["raw link"] == pytest.approx(line)
+        assert found["payload limit"] == pytest.approx(line / 1.12)
+        assert ("nominal" in found) is nominal
+    assert judged.node.line_rate("1>0") is None, "not known, though the node has a rate"
+
+
+def test_errors_of_another_tenant_are_not_of_this_run() -> None:
+    """GPU 2 is hidden from the run, and link 3 of GPU 0 leads to it: their errors are left out, those of link 4 are not."""
+    links = [{"link": n, "remote_type": "gpu", "remote_pci_address": far} for n, far in ((3, "c"), (4, "b"))]
+    gpus = [{"uuid": f"GPU-{a}", "pci_address": a, "index": i, "links": links} for a, i in (("a", 0), ("b", 1), ("c", None))]
+    gpus[2]["clock_event_reasons"] = ["hw_slowdown"]
+    bad = {"replay": 7, "recovery": None, "links": {"3": {"replay": 7}}}
+    facts = {"environment_after": {"gpus": gpus}, "options": {"pairs": None}}
+    assert not {"link errors", "GPU None clocks"} & set(found_by_check(sweep(), link_error_deltas={"GPU-a": bad, "GPU-c": bad}, **facts))
+    mixed = {"replay": 9, "recovery": None, "links": {"3": {"replay": 7}, "4": {"replay": 2}}}
+    assert "GPU-a: 2 replay during the run, links 4" in found_by_check(sweep(), link_error_deltas={"GPU-a": mixed}, **facts)["link errors"]
+    hot = {"gpus": [gpus[0] | {"clock_event_reasons": ["hw_slowdown"]}]}
+    assert "GPU 0 clocks" in found_by_check(sweep(), **{**facts, "environment_after": hot})

@@ -38,6 +38,24 @@ def test_gpus_without_a_driver_fail(fake_nvml):
     assert "docker run --gpus all" in (findings[0].hint or "")
 
 
+@pytest.mark.parametrize(
+    ("change", "shown", "hint"),
+    [
+        ({"mig": [1, 1]}, ["MIG-1"], "nvidia-smi -mig 0"),
+        ({"lost": True}, [], "reset the GPU"),
+        ({}, [], "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_gpus_that_cuda_does_not_show_are_asked_back_in_the_right_way(fake_nvml, change, shown, hint):
+    nvml = fake_nvml()
+    for gpu in nvml.gpus:
+        gpu.update(change)
+    topology = read_topology(nvml, {}, bus=lambda: [], enumerate_cuda=lambda: (shown, None))
+    finding = examine(topology, snapshot(nvml, {}), has_cupy=True)[0]
+    assert finding.status == "fail"
+    assert hint in finding.hint
+
+
 def test_cupy_is_asked_for_with_the_right_extra(fake_nvml):
     findings = findings_of(fake_nvml(driver="550.54.15"), has_cupy=False)
     assert [f.hint for f in findings if f.check == "cupy"] == ["pip install 'xstage-bench[cuda12]'"]

@@ -136,6 +136,16 @@ def test_cudas_own_order_wins_over_the_environment(fake_nvml):
     assert "1 device(s) that NVML does not" in strange.notes[0]
 
 
+def test_pairs_are_joined_to_another_librarys_numbers(fake_nvml):
+    nvml = fake_nvml()
+    nvml.gpus[0]["p2p"] = {B: 3}
+    node = read_topology(nvml, {})
+    assert {pair: c.usable for pair, c in node.by_uuid({A: 1, B: 0}).items()} == {(1, 0): False, (0, 1): True}
+    assert node.by_uuid({A: 1, "GPU-other": 0}) == {}
+    nvml.unsupported = {"nvmlDeviceGetUUID"}
+    assert read_topology(nvml, {}).by_uuid({A: 1, B: 0, None: 2}) == {}
+
+
 def test_unlike_gpus_without_an_order_are_noted_and_addresses_join_across_libraries():
     gpus = [NvmlGpu(0, "h0", "GPU-0", "0000:01:00.0", "NVIDIA H200"), NvmlGpu(1, "h1", "GPU-1", "0000:02:00.0", "NVIDIA L4")]
     assert any("may number them differently" in note for note in visible_gpus(gpus, {}).notes)

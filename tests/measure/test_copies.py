@@ -80,7 +80,7 @@ def test_the_document_is_read_back_strictly(tmp_path: Path) -> None:
 
 def test_the_report_shows_them_beside_the_line_rate() -> None:
     rows = [copies.summarise("0>1", what, [[396.0, 397.0], [396.4]], 478.0) for what in ("copy_engine", "st.v4")]
-    manifest: Any = SimpleNamespace(node=SimpleNamespace(line_rate_gb_per_s=478.0))
+    manifest: Any = SimpleNamespace(node=Node((), (), 32.0, 478.0))
     shown = copies_table([*rows, copies.summarise("1>0", "st.v2", [], 478.0)], manifest)
     assert shown is not None
     assert [row[1] for row in shown.rows] == ["copy engine", "st.v4", "st.v2"]

@@ -17,8 +17,9 @@ from xstage_bench.cli.survey import measuring_into, show
 @some_pairs
 @common
 def command(
-    out: Output, spec: str, pairs: tuple[tuple[int, int], ...] | None, processes: int, quick: bool, seed: int, path: Path | None
-) -> int:
+    out: Output, spec: str, pairs: tuple[tuple[int, int], ...] | None, processes: int, quick: bool, seed: int, path: Path | None,
+    expect_links: int | None,
+) -> int:  # fmt: skip
     """Measure whole copies of 512 MiB as nvbandwidth does, and the flavours that fill the link, on the same pair.
 
     Needs GPUs: no simulator answers here. As RUN/copies.json the document is shown in that run's report.
@@ -27,7 +28,7 @@ def command(
     from xstage_bench.measure.copies import Copier, measure_copies
 
     with measuring_into(out, path) as kept:
-        opened = opener(resolve_gpus(spec), Copier, "copy whole buffers")  # type: ignore[type-abstract]
+        opened = opener(resolve_gpus(spec, expect_links), Copier, "copy whole buffers")  # type: ignore[type-abstract]
         document = measure_copies(opened, pairs, processes=1 if quick else processes, seed=seed, **kept)
     return show(out, path, document, _text(document))
 

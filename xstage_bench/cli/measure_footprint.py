@@ -19,7 +19,7 @@ from xstage_bench.cli.survey import measuring_into, show
 @common
 def command(
     out: Output, spec: str, pairs: tuple[tuple[int, int], ...] | None, processes: int, quick: bool, seed: int, path: Path | None,
-    largest_mib: int,
+    expect_links: int | None, largest_mib: int,
 ) -> int:  # fmt: skip
     """Deal the same stores over 1 MiB to 8 GiB of the destination, in runs of 512 bytes, 64 KiB and 2 MiB.
 
@@ -30,7 +30,7 @@ def command(
 
     largest = min(largest_mib, 256) if quick else largest_mib
     with measuring_into(out, path) as kept:
-        opened = opener(resolve_gpus(spec), Dealer, "deal bursts over large memory")  # type: ignore[type-abstract]
+        opened = opener(resolve_gpus(spec, expect_links), Dealer, "deal bursts over large memory")  # type: ignore[type-abstract]
         document = measure_footprint(opened, pairs, largest_mib=largest, processes=1 if quick else processes, seed=seed, **kept)
     return show(out, path, document, _text(document))
 

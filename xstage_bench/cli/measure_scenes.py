@@ -46,7 +46,7 @@ def command(out: Output, spec: str, path: Path | None, repetitions: int, process
 
     count: dict[str, Any] = {"repetitions": min(repetitions, 6) if quick else repetitions, "processes": 1 if quick else processes}
     with measuring_into(out, path) as kept:
-        choice = resolve_backend(spec)
+        choice = resolve_backend(spec, expect_links=chosen.pop("expect_links"))
         out.note_backend(choice)
         document = measure_scenes(choice, lambda node: _scenes(node, **chosen), seed=seed, **count, **kept)
     return show(out, path, document, scenes_text(document))

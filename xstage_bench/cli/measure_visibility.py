@@ -20,7 +20,7 @@ from xstage_bench.errors import ERROR
 @common
 def command(
     out: Output, spec: str, pairs: tuple[tuple[int, int], ...] | None, processes: int, quick: bool, seed: int, path: Path | None,
-    only: tuple[str, ...],
+    expect_links: int | None, only: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Watch, on the peer, when stores arrive: drain curves, bytes under way, flags behind a backlog, ways to publish.
 
@@ -33,7 +33,7 @@ def command(
     path = Path("visibility.json") if path is None else path
     check_parts(only)
     with measuring_into(out, path) as kept:
-        opened = opener(resolve_gpus(spec), Watcher, "watch what arrives")  # type: ignore[type-abstract]
+        opened = opener(resolve_gpus(spec, expect_links), Watcher, "watch what arrives")  # type: ignore[type-abstract]
         document = measure_visibility(opened, pairs, quick=quick, processes=processes, only=only, seed=seed, **kept)
     status = name_failures(out, document)
     failed = list(document["failed_pairs"])

@@ -78,6 +78,7 @@ def common(verb: Verb) -> Verb:
 
 
 _SEED = "Seed of every random choice, the hold-out's too; fresh in every run, so that what judges was never looked at."
+_LINKS = "NVLinks that should be up on each GPU, where fewer than it has are fitted or set; 0: its peers are reached over PCIe."
 _PEER = "What is stored to: other GPUs, or pinned host memory over PCIe. auto: GPUs where a pair is usable, else host memory."
 
 
@@ -128,11 +129,17 @@ def backend(verb: Verb) -> Verb:
     )
 
 
+def expect_links(verb: Verb) -> Verb:
+    """Add ``--expect-links``."""
+    return click.option("--expect-links", type=click.IntRange(0, 64), metavar="N", help=_LINKS)(verb)
+
+
 def measuring(verb: Verb) -> Verb:
     """Add the options that decide what is measured."""
     add = adding(
         click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help="Only these ordered pairs: 0:1,1:0."),
         click.option("--peer", type=click.Choice(["auto", "gpu", "host"]), default="auto", show_default=True, help=_PEER),
+        expect_links,
         click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated.", **completing(_probe_names)),
         click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
         click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
@@ -147,6 +154,7 @@ def measuring(verb: Verb) -> Verb:
 def surveying(verb: Verb) -> Verb:
     """Add the options of every ``xstage measure NAME`` that writes one document."""
     add = adding(
+        expect_links,
         click.option("--processes", type=click.IntRange(1, 20), default=3, show_default=True, help="Fresh ones, each with new memory."),
         click.option("--quick", is_flag=True, help="One process, and less of everything."),
         click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the order."),
@@ -171,6 +179,7 @@ def run_options(
     out: Output, *, spec: str, peer: Peer, pairs: tuple[tuple[int, int], ...] | None, only: tuple[str, ...], budget: float | None,
     quick: bool | None, seed: int | None, probe_path: tuple[Path, ...], flavour_path: tuple[Path, ...] = (),
     layout_path: tuple[Path, ...] = (), schedule: tuple[Path, ...] = (), resumed: Path | None = None,
+    expect_links: int | None = None,
 ) -> Options:  # fmt: skip
     """Resolve the backend, say on stderr when it is the simulator, and return the runner's options.
 
@@ -190,7 +199,7 @@ def run_options(
     for layout in layouts:
         register_layout(layout)
     schedules = tuple(s for path in schedule for s in load_bursts(path))
-    choice = resolve_backend(spec, peer)
+    choice = resolve_backend(spec, peer, expect_links=expect_links)
     out.note_backend(choice)
     if quick is None:
         quick = choice.simulated and spec == "auto"

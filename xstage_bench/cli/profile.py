@@ -64,7 +64,8 @@ def _one(out: Output, options: Options, folder: Path, resume: bool) -> Profiled:
     from xstage_bench.profile import profile
 
     if options.backend.spec == "cuda":
-        for finding in examine(read_topology(), snapshot()):
+        expect = options.backend.expect_links
+        for finding in examine(read_topology(expect_links=expect), snapshot(expect_links=expect)):
             if finding.status != "ok":
                 out.note(f"{finding.status}: {finding.check}: {finding.detail}")
     try:

@@ -120,7 +120,7 @@ def _replay(
         register(load_flavour(path))
     loaded = None if model is None else find_model(model)
     schedules = load_any(schedule)
-    choice = resolve_backend(spec, peer)
+    choice = resolve_backend(spec, peer, expect_links=probing["expect_links"])
     out.note_backend(choice)
     folder = run_folder(folder, False)
     out.note(f"replaying {counted(len(schedules), 'schedule')} into {folder}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xstage_bench.cli.options import backend, common
+from xstage_bench.cli.options import backend, common, expect_links
 from xstage_bench.cli.output import Output, table
 from xstage_bench.errors import WAIVED
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from xstage_bench.machine.topology import Topology
 
 _LEGEND = (
-    "Row stores to column. NV# = that many NVLinks, PCIe = peer access over PCIe, peer = a simulated or recorded pair, none = no path;",
+    "Row stores to column. NV# = that many NVLinks, PCIe = peer access over PCIe, peer = by a path not known here, none = no path;",
     "! = the pair cannot be measured, for the reason below. Every other pair is measured in both directions.",
 )
 
 
 @click.command("topo", short_help="Show GPUs, links and usable pairs.")
 @backend
+@expect_links
 @common
-def command(out: Output, spec: str) -> int:
+def command(out: Output, spec: str, expect_links: int | None) -> int:
     """Show the GPUs, what joins each ordered pair (row stores to column), and which pairs can be measured.
 
     NV18 means 18 NVLinks; a pair marked with ! cannot be measured. Exit 3 when there are GPUs but no usable pair.
@@ -31,7 +32,7 @@ def command(out: Output, spec: str) -> int:
     from xstage_bench.machine.topology import from_node, read_topology
 
     if spec in ("auto", "cuda"):
-        node = read_topology()
+        node = read_topology(expect_links=expect_links)
         if node.gpus or node.unseen is not None or spec == "cuda":
             _show(out, "cuda", node, simulated=False)
             return 0 if node.usable_pairs() else WAIVED
@@ -46,14 +47,16 @@ def command(out: Output, spec: str) -> int:
     return 0
 
 
+def _or(number: int | None) -> str:
+    return "?" if number is None else str(number)
+
+
 def _show(out: Output, name: str, node: Topology, *, simulated: bool) -> None:
     from xstage_bench.machine.topology import matrix
 
     lines = [f"backend {name}" + (", SIMULATED" if simulated else "")]
-    rows = [
-        [g.index, g.name, f"{g.links_active}/{g.links_expected}" if node.nvml else None, g.line_rate_gb_per_s, g.pci_address, g.uuid]
-        for g in node.gpus
-    ]
+    up = {g.index: f"{_or(g.links_active)}/{_or(g.links_expected)}" if node.nvml else None for g in node.gpus}
+    rows = [[g.index, g.name, up[g.index], g.line_rate_gb_per_s, g.pci_address, g.uuid] for g in node.gpus]
     if rows:
         lines += ["", table(["GPU", "name", "links", "GB/s", "PCI", "UUID"], rows)]
         grid = [[str(g.index), *cells] for g, cells in zip(node.gpus, matrix(node), strict=True)]
@@ -62,6 +65,7 @@ def _show(out: Output, name: str, node: Topology, *, simulated: bool) -> None:
         lines += ["", *_LEGEND]
     lines += [f"{c.source}>{c.destination} cannot be measured: {c.reason}" for c in node.connections if not c.usable]
     lines += [f"note: {note}" for note in node.notes]
+    lines += [f"the driver does not say: {name} ({reason})" for name, reason in node.unavailable.items()]
     if not node.usable_pairs():
         lines.append(f"No pair can be measured here: {node.why_not()}")
     document = {"backend": name, "simulated": simulated, "usable_pairs": node.usable_pairs(), "matrix": matrix(node), **node.as_dict()}

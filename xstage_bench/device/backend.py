@@ -8,7 +8,7 @@ without any GPU is simulated, and that is said too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Literal, TypeVar
 
@@ -27,20 +27,23 @@ class BackendChoice:
     """A backend decided on: ``spec`` is ``cuda``, ``sim:PRESET`` or ``replay:WHERE``, never ``auto``; ``reason`` says why.
 
     `simulated` is true also for the replay of a simulated run. `peer` is what is stored to: other GPUs, or pinned host memory.
+    `expect_links` is how many NVLinks of each GPU should be up, where the user says so.
     """
 
     spec: str
     reason: str
     simulated: bool
     peer: Literal["gpu", "host"] = "gpu"
+    expect_links: int | None = None
 
 
 def resolve_backend(
     spec: str,
     peer: Peer = "auto",
     *,
-    topology: Callable[[], Topology] = read_topology,
+    topology: Callable[[], Topology] | None = None,
     has_cupy: Callable[[], bool] = lambda: find_spec("cupy") is not None,
+    expect_links: int | None = None,
 ) -> BackendChoice:
     """Decide what a ``--backend`` means here.
 
@@ -50,10 +53,12 @@ def resolve_backend(
         ``auto``, ``cuda``, ``sim``, ``sim:PRESET``, ``replay:WHERE``.
     peer : {'auto', 'gpu', 'host'}
         ``auto``: other GPUs where a pair is usable, else host memory.
-    topology : callable
-        Read only for ``auto`` and ``cuda``.
+    topology : callable, optional
+        Default `read_topology`; called only for ``auto`` and ``cuda``.
     has_cupy : callable
         Whether CuPy is installed; it is not imported.
+    expect_links : int, optional
+        NVLinks that should be up on each GPU, as in `read_topology`.
 
     Raises
     ------
@@ -79,13 +84,13 @@ def resolve_backend(
         return BackendChoice(spec, "asked for", find_run(rest).manifest.simulated)
     if colon or kind not in ("auto", "cuda"):
         raise UsageError(f"unknown backend '{spec}'", f"use one of: {_FORMS}")
-    node = topology()
+    node = read_topology(expect_links=expect_links) if topology is None else topology()
     found = _destination(node, kind, peer)
     if found is not None:
         if not has_cupy():
             why = f"{found.reason}, but" if found.peer == "host" else "GPUs are here but"
             raise WaivedError(f"{why} CuPy is not installed", "pip install 'xstage-bench[cuda13]' (drivers before 580: cuda12)")
-        return found
+        return replace(found, expect_links=expect_links)
     if kind == "auto" and not node.gpus and node.unseen is None:
         return BackendChoice(f"sim:{DEFAULT_PRESET}", f"no GPU here: {'; '.join(node.notes) or 'NVML finds none'}", True)
     hint = "xstage topo shows the links; --backend sim runs a simulated node"
@@ -93,9 +98,10 @@ def resolve_backend(
     raise WaivedError(f"{what}: {node.why_not_host() if peer == 'host' else node.why_not()}", hint)
 
 
-def resolve_gpus(spec: str) -> BackendChoice:
+def resolve_gpus(spec: str, expect_links: int | None = None) -> BackendChoice:
     """Decide as `resolve_backend` for what only pairs of GPUs can do: ``auto`` is never the simulator."""
-    return resolve_backend("cuda" if spec == "auto" else spec, "gpu" if spec in ("auto", "cuda") else "auto")
+    peer: Peer = "gpu" if spec in ("auto", "cuda") else "auto"
+    return resolve_backend("cuda" if spec == "auto" else spec, peer, expect_links=expect_links)
 
 
 def _destination(node: Topology, kind: str, peer: Peer) -> BackendChoice | None:
@@ -136,7 +142,7 @@ def open_device(choice: BackendChoice, *, seed: int = 0, process: int = 0) -> De
         return ReplayDevice(rest, process=process)
     from xstage_bench.device.cuda.device import CudaDevice
 
-    return CudaDevice(process=process, peer=choice.peer)
+    return CudaDevice(process=process, peer=choice.peer, expect_links=choice.expect_links)
 
 
 def opener(choice: BackendChoice, protocol: type[D], does: str, *, seed: int = 0) -> Callable[[int], D]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xstage_bench.io.identity import in_words
+from xstage_bench.judge.of_run import deltas_of_run, facts_of_run
 from xstage_bench.machine.finding import Finding, Status
 from xstage_bench.machine.gpus import REFERENCE_GPU, Default, borrowed, find_gpu, reference_gpu
 from xstage_bench.model.document import Model, PairModel
@@ -185,12 +186,12 @@ def _clock(valid: pd.DataFrame) -> Finding:
 
 def _environment(run: Run) -> list[Finding]:
     found = []
-    for uuid, risen in (run.manifest.link_error_deltas or {}).items():
-        counts = {k: risen[k] for k in ("replay", "recovery", "crc") if risen.get(k)}
+    for uuid, risen in deltas_of_run(run.manifest).items():
+        counts = {k: risen[k] for k in risen if k != "links" and not k.startswith("bytes_") and risen[k]}
         if counts:
             detail = f"{uuid}: " + ", ".join(f"{n} {k}" for k, n in counts.items()) + f" during the run, links {', '.join(risen['links'])}"
             found.append(Finding("link errors", "warn", detail, "nvidia-smi nvlink -e; reseat or replace what stands behind these links"))
-    for facts in (run.manifest.environment_after or {}).get("gpus") or []:
+    for facts in facts_of_run(run.manifest):
         slow = [r for r in facts.get("clock_event_reasons") or () if "slowdown" in r or r == "sw_power_cap"]
         if slow:
             found.append(Finding(f"GPU {facts['index']} clocks", "warn", f"held down at the end by {', '.join(slow)}", "cool the node"))

@@ -155,7 +155,7 @@ def _of_pair(manifest: Manifest, model: Model, limits: Limits, name: str, metric
     entry = _entry(pair, limits, metric)
     if entry is None:
         return _exactly(None, f"no entry with K = {limits.producers or 'any'}, W = {limits.warps or 'any'} was fitted")
-    return PAIR[metric](manifest, model, entry)
+    return PAIR[metric](manifest.node.line_rate(name), model, entry)
 
 
 def _entry(pair: PairModel, limits: Limits, metric: str) -> BurstGap | None:
@@ -172,8 +172,7 @@ def _estimate(e: Estimate, scale: float = 1.0) -> Quantity:
     return e.value * scale, None if e.low is None else e.low * scale, None if e.high is None else e.high * scale, None
 
 
-def _share(manifest: Manifest, _: Model, entry: BurstGap) -> Quantity:
-    line = manifest.node.line_rate_gb_per_s
+def _share(line: float | None, _: Model, entry: BurstGap) -> Quantity:
     return _estimate(entry.drain_gb_per_s, 1 / line) if line else _exactly(None, "the line rate is not known")
 
 
@@ -201,7 +200,8 @@ def _risen(counter: str) -> Callable[[Manifest, str | None], Quantity]:
 
 
 def _active(facts: dict[str, Any]) -> float | None:
-    return None if facts.get("links") is None else float(sum(bool(link["active"]) for link in facts["links"]))
+    states = None if facts.get("links") is None else [link["active"] for link in facts["links"]]
+    return None if states is None or None in states else float(sum(states))
 
 
 NODE: dict[str, Callable[[Manifest], Quantity]] = {
@@ -216,7 +216,7 @@ GPU: dict[str, Callable[[Manifest, str | None], Quantity]] = {
     "ecc_uncorrected": _fact(lambda facts: facts.get("ecc_uncorrected")),
     **{f"{counter}_errors": _risen(counter) for counter in ("replay", "recovery", "crc")},
 }
-PAIR: dict[str, Callable[[Manifest, Model, BurstGap], Quantity]] = {
+PAIR: dict[str, Callable[[float | None, Model, BurstGap], Quantity]] = {
     "drain_gb_per_s": lambda _, __, e: _estimate(e.drain_gb_per_s),
     "drain_share_of_line_rate": _share,
     "capacity_bytes": lambda _, __, e: _estimate(e.capacity_bytes),

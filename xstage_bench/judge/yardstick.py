@@ -41,18 +41,21 @@ def marks(pair: PairModel, manifest: Manifest) -> list[Mark]:
         return []
     own: Origin = "simulated" if manifest.simulated else "measured"
     found = [Mark("achieved", rate[0].value, own, f"drain rate of this pair with {rate[1]} SMs")]
-    line = manifest.node.line_rate_gb_per_s
+    line = manifest.node.line_rate(pair.pair)
     if line is None:
         return found
-    found.append(Mark("raw link", line, own, "what the active links carry on the wire, headers included"))
+    found.append(Mark("raw link", line, own, "what the active links of this pair carry on the wire, headers included"))
     kind = _kind(manifest)
     link = None if kind is None else kind.link
-    if kind is None or link is None or not link.line_gb_per_s.value or abs(line / link.line_gb_per_s.value - 1) > _SAME_LINK:
+    if kind is None or link is None or not link.line_gb_per_s.value:
         return sorted(found, key=lambda m: -m.gb_per_s)
     wire, nominal, copies = link.wire_bytes_per_byte, link.nominal_gb_per_s, link.copy_engine_gb_per_s
-    if wire.value is not None:
+    whole = abs(line / link.line_gb_per_s.value - 1) <= _SAME_LINK
+    if wire.value is not None and (whole or manifest.node.pair_links is not None):
         meaning = f"raw link over {wire.value:g} bytes on the wire per byte stored ({wire.status}: {wire.source})"
         found.append(Mark("payload limit", line / wire.value, "computed", meaning))
+    if not whole:
+        return sorted(found, key=lambda m: -m.gb_per_s)
     if nominal.value is not None:
         found.append(Mark("nominal", nominal.value, "datasheet", "what the datasheet promises in one direction"))
     if copies.value is not None:

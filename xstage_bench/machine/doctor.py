@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from xstage_bench.machine.fabric import Fabric
 from xstage_bench.machine.finding import Finding
-from xstage_bench.machine.links import GENERATIONS
+from xstage_bench.machine.links import GENERATIONS, counted
 from xstage_bench.machine.topology import Topology, TopologyGpu
 
 #: Lowest driver of each CUDA extra.
@@ -51,13 +53,13 @@ def examine(topology: Topology, environment: Mapping[str, Any], *, has_cupy: boo
     findings += [_cupy(environment, find_spec("cupy") is not None if has_cupy is None else has_cupy), _pairs(topology)]
     findings += [Finding("visible GPUs", "warn", note) for note in topology.notes]
     visible = [gpu for gpu in environment["gpus"] if gpu.get("index") is not None]
-    by_uuid = {facts.get("uuid"): facts for facts in visible}
+    by_number = {facts.get("nvml_index"): facts for facts in visible}
     for gpu in topology.gpus:
-        facts = by_uuid.get(gpu.uuid, {})
+        facts = by_number.get(gpu.nvml_index, {})
         findings += [_identity(gpu, facts), _modes(gpu, facts), _links(gpu, facts)]
     for facts in visible:
         findings += [_others(facts), _clocks(facts), *_errors(facts)]
-    return findings
+    return [*findings, *_unanswered(topology)]
 
 
 def can_measure(findings: Sequence[Finding]) -> bool:
@@ -66,25 +68,34 @@ def can_measure(findings: Sequence[Finding]) -> bool:
 
 
 def _driver(topology: Topology, environment: Mapping[str, Any]) -> Finding:
-    facts = environment["nvml"]
+    facts = environment["nvml"] or {"driver": None, "cuda": None}
     if topology.unseen is not None:
+        hints = {
+            "MIG": "nvidia-smi -mig 0 as root gives the GPU back whole",
+            "does not answer": "nvidia-smi; dmesg; then reset the GPU or restart the machine",
+            "CUDA shows none": "check CUDA_VISIBLE_DEVICES",
+        }
         load = "load the driver, or give the container its GPUs (docker run --gpus all)"
-        return Finding("driver", "fail", topology.unseen, "check CUDA_VISIBLE_DEVICES" if topology.nvml else load)
+        return Finding("driver", "fail", topology.unseen, next((hint for word, hint in hints.items() if word in topology.unseen), load))
     if not topology.gpus:
         reason = environment["reason"] or "NVML finds none"
         return Finding("driver", "waived", f"no GPU here ({reason})", "xstage profile runs on a simulated node here")
+    words = "{driver}, CUDA {cuda}".format(**{k: facts[k] or "unknown" for k in ("driver", "cuda")})
+    if facts["driver"] is None:
+        why = facts.get("unavailable", {}).get("driver", "no reason given")
+        return Finding("driver", "warn", f"the driver's version is not known ({why}), {len(topology.gpus)} GPUs", "nvidia-smi")
     if cuda_extra(facts["driver"]) is None:
-        return Finding("driver", "fail", f"driver {facts['driver']} is too old", f"install driver {EXTRAS[-1][0]} or later")
-    return Finding("driver", "ok", f"driver {facts['driver']}, CUDA {facts['cuda']}, {len(topology.gpus)} GPUs")
+        return Finding("driver", "fail", f"driver {words} is too old", f"install driver {EXTRAS[-1][0]} or later")
+    return Finding("driver", "ok", f"driver {words}, {len(topology.gpus)} GPUs")
 
 
 def _cupy(environment: Mapping[str, Any], present: bool) -> Finding:
-    driver = environment["nvml"]["driver"]
+    driver = (environment["nvml"] or {}).get("driver")
     extra = cuda_extra(driver) or EXTRAS[-1][1]
     if present:
         versions = {name: environment["versions"].get(name) for name in ("cupy-cuda13x", "cupy-cuda12x")}
         found = next((f"{name} {version}" for name, version in versions.items() if version), "installed")
-        if found.startswith("cupy-cuda13x") and extra == "cuda12":
+        if found.startswith("cupy-cuda13x") and cuda_extra(driver) == "cuda12":
             return Finding(
                 "cupy", "fail", f"{found} needs driver {EXTRAS[0][0]}, and this is {driver}", f"pip install 'xstage-bench[{extra}]'"
             )
@@ -117,7 +128,8 @@ def _shown(topology: Topology, environment: Mapping[str, Any]) -> list[Finding]:
 def _identity(gpu: TopologyGpu, facts: Mapping[str, Any]) -> Finding:
     """The join between NVML and CUDA, by UUID."""
     check = f"GPU {gpu.index}"
-    detail = f"{gpu.name}, {gpu.uuid}, PCI {gpu.pci_address}, NVML's number {gpu.nvml_index}"
+    name, uuid, address = (known or "unknown" for known in (gpu.name, gpu.uuid, gpu.pci_address))
+    detail = f"{name}, UUID {uuid}, PCI {address}, NVML's number {gpu.nvml_index}"
     if not facts:
         return Finding(check, "warn", f"{detail}: NVML's facts of it could not be joined", "run it again; nvidia-smi -L")
     return Finding(check, "ok", detail)
@@ -129,19 +141,34 @@ def _modes(gpu: TopologyGpu, facts: Mapping[str, Any]) -> Finding:
     if gpu.refusal is not None:
         return Finding(check, "warn", gpu.refusal, "xstage topo shows which pairs that costs")
     words = {None: "unknown", True: "on", False: "off"}
-    return Finding(check, "ok", f"MIG {words[facts.get('mig')]}, ECC {words[facts.get('ecc')]}, fabric {facts.get('fabric') or 'unknown'}")
+    record = Fabric(**facts["fabric_record"]) if facts.get("fabric_record") else None
+    detail = f"MIG {words[facts.get('mig')]}, ECC {words[facts.get('ecc')]}, fabric {'unknown' if record is None else record.words()}"
+    if facts.get("virtualization") not in (None, "none"):
+        detail += f", {facts['virtualization'].replace('_', ' ')}"
+    if record is not None and record.limited:
+        return Finding(check, "warn", detail, "nvidia-smi -q, section Fabric; numbers are of the bandwidth that is left")
+    return Finding(check, "ok", detail)
 
 
 def _links(gpu: TopologyGpu, facts: Mapping[str, Any]) -> Finding:
     check = f"GPU {gpu.index} links"
-    if not gpu.links_expected:
-        return Finding(check, "ok", "this card has no NVLink; its peers are reached over PCIe")
-    up = f"{gpu.links_active} of {gpu.links_expected} NVLinks are up"
+    if gpu.link_state == "by_design":
+        return Finding(check, "ok", "the driver shows no NVLink of this card; its peers are reached over PCIe")
+    if gpu.links_active is None or gpu.links_expected is None:
+        return Finding(check, "warn", f"the driver does not say which of {gpu.links_present} NVLinks are up", "nvidia-smi nvlink -s")
+    up = f"{gpu.links_active} of {gpu.links_expected if gpu.link_state == 'broken' else gpu.links_present} NVLinks are up"
     if gpu.links_active < gpu.links_expected:
-        down = [str(link["link"]) for link in facts.get("links", ()) if not link["active"]]
-        return Finding(
-            check, "warn", up + (f" (down: {', '.join(down)})" if down else ""), "nvidia-smi nvlink -s; numbers are of the links left"
-        )
+        down = [str(link["link"]) for link in facts.get("links", ()) if link["active"] is False]
+        if gpu.link_state == "by_configuration":
+            up += f", and {gpu.links_expected} are on GPUs of its kind here: a bridge is missing or not seated"
+        elif down:
+            up += f" (down: {', '.join(down)})"
+        hint = "nvidia-smi nvlink -s; numbers are of the links left; where that is meant: --expect-links"
+        return Finding(check, "warn", up, f"{hint} {gpu.links_active}")
+    if not gpu.links_active:
+        return Finding(check, "ok", f"{up}: no bridge is fitted; its peers are reached over PCIe")
+    if gpu.link_state == "by_configuration":
+        up += f", as expected ({gpu.links_expected})"
     numbers = sorted({link["version"] for link in facts.get("links", ()) if link.get("version") is not None})
     versions = [GENERATIONS.get(number, f"generation {number}") for number in numbers]
     generation = f", NVLink {'/'.join(versions)}" if versions else ""
@@ -173,12 +200,28 @@ def _clocks(gpu: Mapping[str, Any]) -> Finding:
 
 
 def _errors(gpu: Mapping[str, Any]) -> list[Finding]:
-    findings = []
-    for kind in ("replay", "recovery", "crc"):
-        total = sum(link["errors"].get(kind) or 0 for link in gpu.get("links", ()))
+    findings, check = [], f"GPU {gpu['index']} link errors"
+    links = gpu.get("links", ())
+    totals = Counter[str]()
+    for link in links:
+        totals.update(counted(link["errors"]))
+    del totals["effective_errors"]  # of NVLink 5: what a retry put right
+    for kind, total in totals.items():
         if total:
-            findings.append(Finding(f"GPU {gpu['index']} link errors", "warn", f"{total} {kind} errors since the driver was loaded"))
+            findings.append(Finding(check, "warn", f"{total} {kind} errors since the driver was loaded"))
+    unread = [link for link in links if link["active"] and not counted(link["errors"])]
+    if unread:
+        why = next(iter(unread[0]["errors"].get("unavailable", {}).values()), "no reason given")
+        findings.append(Finding(check, "warn", f"the error counters of {len(unread)} links cannot be read ({why})", "nvidia-smi nvlink -e"))
     if gpu.get("ecc_uncorrected"):
         detail = f"{gpu['ecc_uncorrected']} uncorrected memory errors since the driver was loaded"
         findings.append(Finding(f"GPU {gpu['index']} ECC", "warn", detail, "reset the GPU or replace it"))
     return findings
+
+
+def _unanswered(topology: Topology) -> list[Finding]:
+    """Say once what the driver did not say of what decides which pairs are usable; the rest is null with its reason in the document."""
+    if not topology.unavailable:
+        return []
+    words = ", ".join(f"{name} ({reason})" for name, reason in topology.unavailable.items())
+    return [Finding("unanswered", "ok", f"the driver does not say: {words}")]

@@ -6,14 +6,15 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from xstage_bench.machine.links import FIELD_TRAFFIC_BYTES, read_links
+from xstage_bench.machine.fabric import read_fabric
+from xstage_bench.machine.links import FIELD_TRAFFIC_BYTES, count_links, counted, most_active, read_links
 from xstage_bench.machine.nvml import NvmlGpu, NvmlUnavailable, ask, ask_field, list_gpus, open_nvml, put, text, whole
-from xstage_bench.machine.topology import fabric_state
 from xstage_bench.machine.visible_devices import cuda_enumeration, visible_gpus
 
 #: Distributions whose versions can change a number or a file. The CUDA ones are null on a machine without an extra.
@@ -38,13 +39,13 @@ CLOCK_EVENT_REASONS = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
+VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu_guest", 3: "vgpu_host", 4: "vsga_host"}
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _TEMPERATURE_GPU = 0
 _UNCORRECTED, _VOLATILE = 1, 0
 
 
-def snapshot(nvml: Any | None = None, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+def snapshot(nvml: Any | None = None, environ: Mapping[str, str] | None = None, *, expect_links: int | None = None) -> dict[str, Any]:
     """Describe the machine now: software, driver, and each GPU's clocks, power, links, errors and other users.
 
     Parameters
@@ -53,6 +54,8 @@ def snapshot(nvml: Any | None = None, environ: Mapping[str, str] | None = None) 
         Default ``pynvml``.
     environ : mapping, optional
         Default ``os.environ``; only `VARIABLES` are read.
+    expect_links : int, optional
+        NVLinks that should be up on each GPU, as in `read_topology`.
 
     Returns
     -------
@@ -81,8 +84,9 @@ def snapshot(nvml: Any | None = None, environ: Mapping[str, str] | None = None) 
             gpus = list_gpus(lib)
             facts["nvml"] = _driver(lib)
             cuda = cuda_enumeration()[0] if nvml is None and gpus else None
-            index = {g.uuid: i for i, g in enumerate(visible_gpus(gpus, environ, cuda).gpus)}
-            facts["gpus"] = [_gpu(lib, gpu, index.get(gpu.uuid)) for gpu in gpus]
+            index = {g.nvml_index: i for i, g in enumerate(visible_gpus(gpus, environ, cuda).gpus)}
+            facts["gpus"] = [_gpu(lib, gpu, index.get(gpu.nvml_index)) for gpu in gpus]
+            _expect(facts["gpus"], expect_links)
     except NvmlUnavailable as error:
         facts["reason"] = str(error)
     return facts
@@ -109,19 +113,25 @@ def link_error_deltas(before: Mapping[str, Any] | None, after: Mapping[str, Any]
     Returns
     -------
     dict or None
-        By GPU UUID: ``replay``, ``recovery`` and ``crc`` summed over the links, ``bytes_sent`` and ``bytes_received``, and the
-        ``links`` whose errors rose. A counter that went backwards (it was reset) or is missing on one side is null. None when
-        either snapshot has no GPU.
+        By GPU UUID, else PCI address: ``replay``, ``recovery`` and ``crc`` summed over the links, and what else both snapshots count,
+        ``bytes_sent`` and ``bytes_received``, and the ``links`` whose errors rose. A counter that went backwards (it was reset) or is
+        missing on one side is null. None when either snapshot has no GPU.
     """
     if not before or not after or not before.get("gpus") or not after.get("gpus"):
         return None
-    old = {gpu["uuid"]: gpu for gpu in before["gpus"]}
-    return {gpu["uuid"]: _gpu_delta(old[gpu["uuid"]], gpu) for gpu in after["gpus"] if gpu["uuid"] in old and gpu.get("links")}
+    old = {key: gpu for gpu in before["gpus"] if (key := _key(gpu)) is not None}
+    new = {key: gpu for gpu in after["gpus"] if (key := _key(gpu)) is not None}
+    return {key: _gpu_delta(old[key], gpu) for key, gpu in new.items() if key in old and gpu.get("links")}
+
+
+def _key(gpu: Mapping[str, Any]) -> str | None:
+    return gpu.get("uuid") or gpu.get("pci_address")
 
 
 def _gpu_delta(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    old = {link["link"]: link["errors"] for link in before.get("links", ())}
-    total: dict[str, Any] = {"replay": 0, "recovery": 0, "crc": 0}
+    old = {link["link"]: link["errors"] for link in before.get("links") or ()}
+    names = {name for link in after["links"] for name in counted(link["errors"])}
+    total: dict[str, Any] = dict.fromkeys(("replay", "recovery", "crc", *sorted(names - {"replay", "recovery", "crc"})), 0)
     risen: dict[str, dict[str, int]] = {}
     for link in after["links"]:
         for name in total:
@@ -158,6 +168,8 @@ def _gpu(nvml: Any, gpu: NvmlGpu, index: int | None) -> dict[str, Any]:
     if gpu.handle is None:
         return {**facts, "unavailable": {"gpu": gpu.reason}}
     handle = gpu.handle
+    for key, known in gpu.unanswered.items():
+        put(facts, key, (None, known))
     put(facts, "sm_clock_mhz", ask(nvml, "nvmlDeviceGetClockInfo", handle, _SM_CLOCK, convert=whole))
     put(facts, "sm_clock_max_mhz", ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK, convert=whole))
     put(facts, "memory_clock_mhz", ask(nvml, "nvmlDeviceGetClockInfo", handle, _MEMORY_CLOCK, convert=whole))
@@ -167,7 +179,10 @@ def _gpu(nvml: Any, gpu: NvmlGpu, index: int | None) -> dict[str, Any]:
     put(facts, "temperature_c", ask(nvml, "nvmlDeviceGetTemperature", handle, _TEMPERATURE_GPU, convert=whole))
     put(facts, "memory_used_bytes", ask(nvml, "nvmlDeviceGetMemoryInfo", handle), lambda memory: int(memory.used))
     put(facts, "mig", ask(nvml, "nvmlDeviceGetMigMode", handle), lambda mode: mode[0] == 1)
-    put(facts, "fabric", fabric_state(nvml, handle), lambda state: FABRIC_STATES.get(state, f"unknown ({state})"))
+    put(facts, "virtualization", ask(nvml, "nvmlDeviceGetVirtualizationMode", handle, convert=lambda mode: VIRTUALIZATION[mode]))
+    fabric, reason = read_fabric(nvml, handle)
+    put(facts, "fabric", (None if fabric is None else fabric.state, reason))
+    put(facts, "fabric_record", (None if fabric is None else asdict(fabric), reason))
     put(facts, "ecc", ask(nvml, "nvmlDeviceGetEccMode", handle), lambda mode: mode[0] == 1)
     put(facts, "ecc_uncorrected", ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE, convert=whole))
     put(facts, "other_processes", ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle), _others)
@@ -175,6 +190,15 @@ def _gpu(nvml: Any, gpu: NvmlGpu, index: int | None) -> dict[str, Any]:
         put(facts, f"nvlink_bytes_{way}", ask_field(nvml, handle, field, _ALL_LINKS))
     facts["links"] = read_links(nvml, handle)
     return facts
+
+
+def _expect(gpus: list[dict[str, Any]], expect: int | None) -> None:
+    """Say of each GPU how many links should be up: those of its like that CUDA shows count, those of other tenants do not."""
+    most = most_active([(gpu["name"], gpu["links"]) for gpu in gpus if gpu["index"] is not None and "links" in gpu])
+    for gpu in gpus:
+        if "links" in gpu:
+            count = count_links(gpu["name"], gpu["links"], most.get(gpu["name"], 0), expect)
+            gpu["links_expected"], gpu["links_state"] = count.expected, count.state
 
 
 #: Scope that sums a traffic field over all links of a GPU.

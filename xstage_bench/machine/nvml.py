@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,10 @@ class NvmlUnavailable(Exception):  # noqa: N818 - a state of the machine, which 
 
 @dataclass(frozen=True, slots=True)
 class NvmlGpu:
-    """One GPU in NVML's own order. `handle` is null, with the `reason`, when the GPU does not answer."""
+    """One GPU in NVML's own order. `handle` is null, with the `reason`, when the GPU does not answer.
+
+    `unanswered` has the reason of each of ``uuid``, ``pci_address`` and ``name`` that is null.
+    """
 
     nvml_index: int
     handle: Any
@@ -31,6 +34,7 @@ class NvmlGpu:
     pci_address: str | None
     name: str | None
     reason: str | None = None
+    unanswered: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -149,10 +153,12 @@ def list_gpus(nvml: Any) -> list[NvmlGpu]:
         if reason is not None:
             gpus.append(NvmlGpu(index, None, None, None, None, reason))
             continue
-        uuid, lost = ask(nvml, "nvmlDeviceGetUUID", handle, convert=text)
-        pci, _ = ask(nvml, "nvmlDeviceGetPciInfo", handle, convert=lambda info: pci_address(info.busId))
-        name, _ = ask(nvml, "nvmlDeviceGetName", handle, convert=text)
-        gpus.append(NvmlGpu(index, handle, uuid, pci, name, lost))
+        facts: dict[str, Any] = {}
+        put(facts, "uuid", ask(nvml, "nvmlDeviceGetUUID", handle, convert=text))
+        put(facts, "pci_address", ask(nvml, "nvmlDeviceGetPciInfo", handle, convert=lambda info: pci_address(info.busId)))
+        put(facts, "name", ask(nvml, "nvmlDeviceGetName", handle, convert=text))
+        unanswered = facts.pop("unavailable", {})
+        gpus.append(NvmlGpu(index, handle, **facts, unanswered=unanswered))
     return gpus
 
 

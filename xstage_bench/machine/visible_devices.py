@@ -37,12 +37,14 @@ def visible_gpus(gpus: Sequence[NvmlGpu], environ: Mapping[str, str], cuda_uuids
     Visible
     """
     answering = [g for g in gpus if g.handle is not None]
-    if cuda_uuids is not None:
+    notes: list[str] = []
+    if cuda_uuids is not None and any(g.uuid is None for g in answering):
+        notes.append("NVML does not say the GPUs' UUIDs: they are taken to be in CUDA's order")
+    elif cuda_uuids is not None:
         by_uuid = {g.uuid: g for g in answering}
         strangers = [u for u in cuda_uuids if u not in by_uuid]
         note = f"CUDA shows {len(strangers)} device(s) that NVML does not (MIG slices or another namespace)"
         return Visible(tuple(by_uuid[u] for u in cuda_uuids if u in by_uuid), (note,) if strangers else ())
-    notes: list[str] = []
     if len({g.name for g in answering}) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         notes.append("the GPUs differ and CUDA_DEVICE_ORDER is not PCI_BUS_ID: CUDA may number them differently")
     wanted = environ.get("CUDA_VISIBLE_DEVICES")

@@ -60,7 +60,7 @@ def record_run(
     """
     if resume and out is None:
         raise UsageError("--resume needs the folder of the interrupted run", "xstage run --resume --out FOLDER")
-    before = snapshot()
+    before = snapshot(expect_links=options.backend.expect_links)
     device = open_device(options.backend, seed=options.seed, process=0)
     try:
         plan = plan_for(device, options)
@@ -81,7 +81,7 @@ def record_run(
         folder = new_run_folder(out)
         with RunWriter(folder, manifest, resume=resume) as writer:
             outcome = run_plan(plan, options, writer, progress, device=device)
-            after = snapshot()
+            after = snapshot(expect_links=options.backend.expect_links)
             writer.finish(
                 environment_after=after,
                 link_error_deltas=link_error_deltas(before, after),

@@ -148,7 +148,7 @@ def measure_copies(
 
     def body(node: Node) -> dict[str, Any]:
         method = {"buffer_bytes": BUFFER_BYTES, "loops": LOOPS, "samples": SAMPLES, "sustained_bytes": SUSTAINED_BYTES, "warps": WARPS}
-        rows = [summarise(pair, what, each, node.line_rate_gb_per_s) for (pair, what), each in rates.items()]
+        rows = [summarise(pair, what, each, node.line_rate(pair)) for (pair, what), each in rates.items()]
         return {"method": method, "rows": rows}
 
     return take("copies", open_copier, work, body, processes=processes, **kept)

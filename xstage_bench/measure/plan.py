@@ -74,6 +74,7 @@ class Options:
         """Return what decided the plan, for the manifest."""
         return {
             "peer": self.backend.peer,
+            "expect_links": self.backend.expect_links,
             "pairs": None if self.pairs is None else [f"{a}>{b}" for a, b in self.pairs],
             "only": list(self.only),
             "quick": self.quick,

@@ -51,7 +51,7 @@ class Sweep:
         """A first guess of the drain rate, only to place sweeps: a share of the line rate where it is known."""
         if self.destination == HOST:
             return EXPECTED_HOST_GB_PER_S
-        rate = self.node.line_rate_gb_per_s
+        rate = self.node.line_rate(f"{self.source}>{self.destination}")
         return EXPECTED_SHARE * rate if rate else EXPECTED_GB_PER_S
 
 

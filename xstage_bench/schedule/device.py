@@ -39,11 +39,20 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class PairLink:
+    """What carries the stores of one pair: its NVLinks, and their rate on the wire in one direction; null where not known."""
+
+    links: int | None = None
+    line_rate_gb_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """The GPUs of a node, the ordered pairs that stores can cross, the %globaltimer tick and what is known of the links.
 
-    `line_rate_gb_per_s` is null where it is not known; `unusable` maps "source>destination" to the reason. `flavours`, `layouts` and
-    `completions` are what the device can execute: a simulator and a recording know the plain ones, unless they say more.
+    `line_rate_gb_per_s` is that of most pairs, and null where it is not known; `pair_links` has the links of each pair by
+    "source>destination", and is null where all pairs are alike. `unusable` maps "source>destination" to the reason. `flavours`,
+    `layouts` and `completions` are what the device can execute: a simulator and a recording know the plain ones, unless they say more.
     """
 
     gpus: tuple[Gpu, ...]
@@ -54,6 +63,14 @@ class Node:
     flavours: tuple[str, ...] = ("st.v4",)
     layouts: tuple[str, ...] = ("contiguous",)
     completions: tuple[str, ...] = ("fence.sys",)
+    pair_links: dict[str, PairLink] | None = None
+
+    def line_rate(self, pair: str) -> float | None:
+        """Return what the links of one pair ("source>destination") carry on the wire in one direction; None where that is not known."""
+        if self.pair_links is None:
+            return self.line_rate_gb_per_s
+        known = self.pair_links.get(pair)
+        return None if known is None else known.line_rate_gb_per_s
 
     def cannot(self, schedule: Schedule) -> str | None:
         """Say which part of a schedule this device does not know; None when it can execute it."""

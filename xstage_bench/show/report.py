@@ -83,9 +83,9 @@ def render_report(
 
 def verdict_sentences(model: Model, manifest: Manifest) -> list[str]:
     """Say in one sentence per pair what was found, at most four; the table has all."""
-    line = manifest.node.line_rate_gb_per_s
     found = []
     for pair in model.pairs:
+        line = manifest.node.line_rate(pair.pair)
         rate, entry = headline_rate(pair), headline_entry(pair)
         if pair.is_local or pair.pair in manifest.failed_pairs or rate is None or rate[0].value is None:
             continue

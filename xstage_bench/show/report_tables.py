@@ -27,7 +27,8 @@ def copies_table(rows: Sequence[CopyRate], manifest: Manifest) -> Table | None:
     if not rows:
         return None
     names = {"copy_engine": "copy engine", "copy_kernel": "copy kernel, all SMs"}
-    line = manifest.node.line_rate_gb_per_s
+    lines = list(dict.fromkeys(manifest.node.line_rate(r.pair) for r in rows))
+    line = lines[0] if len(lines) == 1 else None
     body = []
     for r in rows:
         rate = f"{MISSING} ({r.reason})" if r.gb_per_s is None else number(r.gb_per_s, 4) + (f" ± {r.half_width}" if r.half_width else "")
@@ -65,9 +66,9 @@ def estimate(e: Estimate, scale: float = 1.0, digits: int = 3) -> str:
 
 def verdict_table(model: Model, manifest: Manifest) -> Table:
     """Return R beside line rate, Q per SM and T0 of each ordered pair; failed pairs with their reason."""
-    line = manifest.node.line_rate_gb_per_s
     rows = []
     for pair in model.pairs:
+        line = manifest.node.line_rate(pair.pair)
         entry, rate = headline_entry(pair), headline_rate(pair)
         if pair.is_local or pair.pair in manifest.failed_pairs:
             continue
@@ -86,7 +87,8 @@ def verdict_table(model: Model, manifest: Manifest) -> Table:
         )
         rows.append([*row, "simulated" if manifest.simulated else "measured"])
     rows += [[key.replace(">", " → "), *[MISSING] * 6, f"failed: {reason}"] for key, reason in sorted(manifest.failed_pairs.items())]
-    share = "R / line rate" if line is None else f"R / line rate ({line:.0f} GB/s)"
+    lines = {None if p.is_local else manifest.node.line_rate(p.pair) for p in model.pairs} - {None}
+    share = f"R / line rate ({lines.pop():.0f} GB/s)" if len(lines) == 1 else "R / line rate"
     columns = ["pair", "R (GB/s)", share, "Q per SM (kB)", "Q of all K (MB)", "T0 (µs)", "T0 and Q at", "state"]
     level = next((e.level for p in model.pairs for b in p.burst_gap for e in [b.t0_cycles]), 0.95)
     return Table("Verdict per ordered pair", columns, rows, f"In brackets: {100 * level:.0f} % interval. GB/s = 10⁹ bytes per second.")

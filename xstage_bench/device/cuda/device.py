@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
+from itertools import permutations
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from xstage_bench.io.identity import Kernel, merged
 from xstage_bench.machine.topology import read_topology
 from xstage_bench.schedule.bursts import HOST, Burst, Schedule
 from xstage_bench.schedule.completion import completion_of, every_completion
-from xstage_bench.schedule.device import Compute, Execution, Gpu, Node
+from xstage_bench.schedule.device import Compute, Execution, Gpu, Node, PairLink
 from xstage_bench.schedule.flavour import for_architecture
 from xstage_bench.schedule.layouts import LAYOUTS
 from xstage_bench.schedule.scenes import Scene, SceneTrace
@@ -49,13 +50,16 @@ class CudaDevice:
         Number of this process within the run; a new one has new allocations.
     peer : {'gpu', 'host'}
         What the pairs of `node` store to: other GPUs, or pinned host memory.
+    expect_links : int, optional
+        NVLinks that should be up on each GPU, as in `read_topology`.
     """
 
     backend = "cuda"
 
-    def __init__(self, *, process: int = 0, peer: Literal["gpu", "host"] = "gpu") -> None:
+    def __init__(self, *, process: int = 0, peer: Literal["gpu", "host"] = "gpu", expect_links: int | None = None) -> None:
         self.process = process
         self._peer = peer
+        self._expect_links = expect_links
         self._worker: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
         self._node: Node | None = None
@@ -81,19 +85,21 @@ class CudaDevice:
             oldest = min(facts["gpus"], key=lambda g: int(str(g["arch"]).removeprefix("sm_")))["arch"]
             described: list[dict[str, Any]] = [{k: v for k, v in g.items() if k != "arch"} for g in facts["gpus"]]
             gpus = tuple(Gpu(**{**g, "smids": tuple(g["smids"])}) for g in described)
-            pairs = tuple((a, b) for a, b in facts["pairs"])
+            granted = tuple((a, b) for a, b in facts["pairs"])
+            joined = read_topology(expect_links=self._expect_links).by_uuid({g.uuid: g.index for g in gpus})
+            pairs = tuple(pair for pair in granted if pair not in joined or joined[pair].usable)
             unusable = {
-                f"{a.index}>{b.index}": "the driver grants no peer access"
-                for a in gpus
-                for b in gpus
-                if a is not b and (a.index, b.index) not in pairs
+                f"{a}>{b}": (joined[a, b].reason if (a, b) in joined else None) or "the driver grants no peer access"
+                for a, b in permutations([g.index for g in gpus], 2)
+                if (a, b) not in pairs
             }
-            rates = [g.line_rate_gb_per_s for g in read_topology().gpus]
-            line_rate = min((r for r in rates if r is not None), default=None)
+            links = {f"{a}>{b}": PairLink(c.links, c.line_rate_gb_per_s) for (a, b), c in joined.items()}
+            rates = Counter(known.line_rate_gb_per_s for known in links.values() if known.line_rate_gb_per_s is not None)
+            line_rate = max(rates, key=lambda rate: (rates[rate], rate), default=None)
             if self._peer == "host":  # the links to other GPUs say nothing about this one
-                pairs, line_rate = tuple((g.index, HOST) for g in gpus), None
+                pairs, line_rate, links = tuple((g.index, HOST) for g in gpus), None, {}
             known = (for_architecture(oldest), tuple(LAYOUTS), every_completion())
-            self._node = Node(gpus, pairs, facts["timer_tick_ns"], line_rate, unusable or None, *known)
+            self._node = Node(gpus, pairs, facts["timer_tick_ns"], line_rate, unusable or None, *known, links or None)
         return self._node
 
     def kernels(self) -> list[Kernel]:
