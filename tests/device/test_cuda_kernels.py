@@ -215,9 +215,7 @@ def test_a_broken_source_names_the_file_and_the_line(tmp_path: Path, monkeypatch
 # none of its burst's last stores, `taken` for a read of shared memory that was started behind them.
 STAMPED = [(n, "contiguous", a) for n, f in FLAVOURS.items() for a in f.architectures if f.alias_of is None]
 STAMPED += [
-    (f, y, "sm_90")
-    for f, y in itertools.product(("st.v4", "st.v2", "red.f32"), LAYOUTS)
-    if LAYOUTS[y].takes(FLAVOURS[f]) and y != "contiguous"
+    (f, y, "sm_90") for f, y in itertools.product(("st.v4", "red.f32"), LAYOUTS) if LAYOUTS[y].takes(FLAVOURS[f]) and y != "contiguous"
 ]
 
 
