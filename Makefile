@@ -23,7 +23,7 @@ record: $(VENV)/.base
 	$(PY) scripts/record.py $(ARGS)
 
 test: $(VENV)/.dev
-	@$(PY) -m pytest -n 2 $(ARGS) || { echo "next: make test ARGS='--lf -x' runs what failed; docs/extend.md has the debug guide"; exit 1; }
+	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS) || { echo "next: make test ARGS='--lf -x' runs what failed; docs/extend.md has the debug guide"; exit 1; }
 
 # Every number that the pages promise, computed from its recording again; ARGS=--write puts it into them.
 claims: $(VENV)/.dev

@@ -21,7 +21,7 @@ from xstage_bench.device.sim.port import issue_times
 from xstage_bench.device.sim.presets import PRESETS, Preset
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Execution
-from xstage_bench.show.style import COLOURS, FITTED, MEASURED, matplotlib_settings, new_figure, style
+from xstage_bench.show.style import COLOURS, FITTED, MEASURED, freeze_layout, matplotlib_settings, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -207,7 +207,9 @@ def svg(name: str) -> bytes:
     """Draw one picture; the same matplotlib gives the same bytes."""
     out = io.BytesIO()
     with matplotlib_settings({**style(), "svg.hashsalt": f"xstage-{name}", "path.simplify_threshold": 0.5}):
-        PICTURES[name]().savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure = PICTURES[name]()
+        freeze_layout(figure)
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return out.getvalue()
 
 

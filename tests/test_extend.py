@@ -99,7 +99,7 @@ def test_a_flavour_of_ones_own_compiles_and_stores_as_it_says(tmp_path: Path, sa
     flavour = load_flavour(tmp_path / "mine.cuh")
     assert (flavour.name, flavour.warp_store_bytes) == ("st.mine", 512)
     variant = Variant(flavour)
-    lines = sass_of(compile_kernel("burst.cu", "sm_90", variant.defines(), variant.headers(), cache=False), "xstage_burst")
+    lines = sass_of(compile_kernel("burst.cu", "sm_90", variant.defines(), variant.headers()), "xstage_burst")
     assert sum("STG.E" in line and ".128" in line for line in lines) >= 4
     done("plan", "--backend", "sim", "--quick", "--only", "timer", "--flavour-path", "mine.cuh", cwd=tmp_path)
 

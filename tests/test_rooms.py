@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -14,12 +15,16 @@ HEAVY = {"numpy", "pandas", "scipy", "matplotlib", "pyarrow", "cupy", "jinja2"}
 LONGEST_FILE = 400
 
 
-def imports(source: str, *, top_level: bool = False) -> Iterator[tuple[str, str | None]]:
-    """Yield (module, name or None) of every import that runs; those under TYPE_CHECKING do not. `top_level`: outside functions."""
+parsed = cache(ast.parse)
+
+
+@cache
+def imports(source: str, *, top_level: bool = False) -> tuple[tuple[str, str | None], ...]:
+    """Return (module, name or None) of every import that runs; those under TYPE_CHECKING do not. `top_level`: outside functions."""
 
     def walk(node: ast.AST) -> Iterator[tuple[str, str | None]]:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            if isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
                 continue
             if isinstance(child, ast.Import):
                 yield from ((alias.name, None) for alias in child.names)
@@ -30,7 +35,7 @@ def imports(source: str, *, top_level: bool = False) -> Iterator[tuple[str, str 
             else:
                 yield from walk(child)
 
-    yield from walk(ast.parse(source))
+    return tuple(walk(parsed(source)))
 
 
 def roots(source: str, *, top_level: bool = False) -> set[str]:
@@ -42,7 +47,7 @@ def private_uses(source: str) -> list[str]:
     """Private names that a file takes from another module, by import or as an attribute of an imported module."""
     found = [f"{m}.{n}" for m, n in imports(source) if n is not None and n.startswith("_") and not n.startswith("__")]
     modules = {n or m.partition(".")[0] for m, n in imports(source) if n is None or m.startswith("xstage_bench")}
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             name = node.attr
             if name.startswith("_") and not name.startswith("__") and node.value.id[0].islower() and node.value.id != "os":
@@ -71,7 +76,7 @@ MODULES = {module_of(path): path for path in SOURCES}
 def imported(path: Path) -> set[str]:
     """Modules of the package that a file imports anywhere, for type checking too: who only names a type depends on it as well."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -133,7 +138,7 @@ def test_every_module_is_reached_from_a_verb_the_api_a_probe_or_a_figure():
 def test_a_public_class_name_exists_once():
     found: dict[str, list[str]] = {}
     for module, path in MODULES.items():
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(module)
     assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
@@ -208,9 +213,10 @@ def test_no_private_names_across_modules():
 
 def test_stdout_belongs_to_the_command_line():
     def prints(source: str) -> list[int]:
-        tree = ast.parse(source)
-        tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
-        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "print"]
+        body = [node for node in parsed(source).body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
+        calls = [
+            n for node in body for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "print"
+        ]
         return [call.lineno for call in calls if not any(keyword.arg == "file" for keyword in call.keywords)]
 
     assert prints("print(1)") == [1]

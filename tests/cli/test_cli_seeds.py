@@ -58,5 +58,5 @@ def test_a_resumed_run_keeps_its_seed_and_a_typed_other_one_is_refused(xstage, t
     assert xstage("run", *WORDS, "--resume", "--out", folder).code == 0
     assert load_run(folder).manifest.seed == manifest["seed"]
     after = schedules(folder)
-    assert before < after
+    assert before <= after
     assert len(after) == 30, "all processes have the one hold-out"

@@ -21,7 +21,7 @@ pytest.importorskip("cuda.bindings.nvrtc")
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_only_stores_and_their_addresses_lie_between_the_clock_reads(arch: str) -> None:
-    text = disassemble(compile_kernel("footprint.cu", arch, cache=False))
+    text = disassemble(compile_kernel("footprint.cu", arch))
     lines = lines_of(text.partition(".text.xstage_footprint:")[2].partition(".section")[0])
     stores = only_stores_are_timed(lines, r"STG\.E\.128", 4)  # one unrolled group, no remainder
     assert found(lines[stores[-1] :], "MEMBAR"), "the drain is timed by a fence after the burst"

@@ -123,7 +123,7 @@ def test_flavours_of_equal_machine_code_are_one_row(name: str) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("source", ["verify.cu", "copies.cu"])
 def test_every_kernel_compiles(source: str, arch: str) -> None:
-    assert compile_kernel(source, arch, cache=False)[:4] == b"\x7fELF"
+    assert compile_kernel(source, arch)[:4] == b"\x7fELF"
 
 
 def test_the_sources_of_bulk_copies_fit_into_an_sm() -> None:
@@ -135,7 +135,7 @@ def test_the_sources_of_bulk_copies_fit_into_an_sm() -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_nothing_fences_between_two_bursts(arch: str) -> None:
     """From the barrier of the storing warps to the end of the burst loop there is no MEMBAR: it would empty the stage."""
-    lines = burst_kernel(compile_kernel("burst.cu", arch, cache=False))
+    lines = burst_kernel(compile_kernel("burst.cu", arch))
     stores = found(lines, FLAVOURS["st.v4"].sass)
     (fence,) = found(lines, r"MEMBAR\.SC\.SYS")
     assert fence > stores[-1]
@@ -165,7 +165,7 @@ def test_completions_are_the_fences_they_are_named_after(name: str, who: str) ->
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_time_lines_stamp_every_store(arch: str) -> None:
-    lines = burst_kernel(compile_kernel("burst.cu", arch, {"XSTAGE_TIMELINE": "1"}, cache=False))
+    lines = burst_kernel(compile_kernel("burst.cu", arch, {"XSTAGE_TIMELINE": "1"}))
     stores = found(lines, FLAVOURS["st.v4"].sass)
     assert len(stores) == FLAVOURS["st.v4"].group
     assert len(found(lines[stores[0] :], CLOCK)) >= len(stores)
@@ -215,9 +215,7 @@ def test_a_broken_source_names_the_file_and_the_line(tmp_path: Path, monkeypatch
 # none of its burst's last stores, `taken` for a read of shared memory that was started behind them.
 STAMPED = [(n, "contiguous", a) for n, f in FLAVOURS.items() for a in f.architectures if f.alias_of is None]
 STAMPED += [
-    (f, y, "sm_90")
-    for f, y in itertools.product(("st.v4", "st.v2", "red.f32"), LAYOUTS)
-    if LAYOUTS[y].takes(FLAVOURS[f]) and y != "contiguous"
+    (f, y, "sm_90") for f, y in itertools.product(("st.v4", "red.f32"), LAYOUTS) if LAYOUTS[y].takes(FLAVOURS[f]) and y != "contiguous"
 ]
 
 

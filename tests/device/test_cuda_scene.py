@@ -27,7 +27,7 @@ NODE = Node(
 @pytest.mark.parametrize("mma", [False, True], ids=["idle", "mma"])
 def test_the_machine_code_of_a_scene(arch: str, mma: bool) -> None:
     """asm volatile does not keep ptxas from leaving out what nobody uses: the first version of the tensor work was empty."""
-    lines = lines_of(disassemble(compile_kernel("company.cu", arch, {"XSTAGE_GAP_MMA": "1"} if mma else {}, cache=False)))
+    lines = lines_of(disassemble(compile_kernel("company.cu", arch, {"XSTAGE_GAP_MMA": "1"} if mma else {})))
     stores = only_stores_are_timed(lines, r"STG\.E\.128 ", layout.TURN)
     join = max(i for i in found(lines, r"BAR\.SYNC\S* R") if i < stores[0])
     assert not found(lines[join : stores[-1]], r"MEMBAR|ERRBAR|CCTL"), "no fence between two bursts"

@@ -22,7 +22,7 @@ FENCE = r"MEMBAR\.(ALL|SC)\.(GPU|SYS)"
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def code(request: pytest.FixtureRequest) -> dict[str, list[str]]:
-    found = kernels_of(compile_kernel("visibility.cu", request.param, cache=False))
+    found = kernels_of(compile_kernel("visibility.cu", request.param))
     assert set(found) == {"xstage_vis_produce", "xstage_vis_respond", "xstage_vis_probe"}
     assert not [line for lines in found.values() for line in lines if re.search(r"\b(LDL|STL)", line)], "none spills"
     return found

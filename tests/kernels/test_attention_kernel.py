@@ -98,7 +98,7 @@ def asserting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def compiled(text: str, equal: Mapping[str, np.dtype[Any]], more: str = "true", arch: str = HOPPER, **defines: str) -> None:
         sizes = [f"sizeof({name}) == {dtype.itemsize}" for name, dtype in equal.items()]
         (tmp_path / "mirror.cu").write_text(f'{text}\nstatic_assert({" && ".join([*sizes, more])}, "mirror");\n')
-        assert compile_kernel("mirror.cu", arch, defines, cache=False)[:4] == b"\x7fELF"
+        assert compile_kernel("mirror.cu", arch, defines)[:4] == b"\x7fELF"
 
     for name in CUDA.glob("*.cuh"):
         shutil.copy(name, tmp_path)

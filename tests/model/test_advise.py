@@ -44,7 +44,7 @@ def test_waves_are_interleaved_and_the_gain_is_that_of_the_two_predictions(advic
     assert predict_tasks(MODEL, again).total_ns == pytest.approx(advice.advised.total_ns)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.sampled_from(["keye-vl-2", "hy3", "dit-moe-xl"]),
     st.sampled_from(["bf16", "fp8"]),

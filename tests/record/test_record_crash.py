@@ -59,7 +59,7 @@ def test_kill_9_at_random_moments_then_finish(tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("record_killed.py")), str(folder)]
     delays = random.Random(20261129)
     held = 0
-    for _ in range(5):
+    for _ in range(3):
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
             assert process.stdout.readline() == b"ready\n"
             time.sleep(delays.uniform(0.0, 0.08))
@@ -72,7 +72,7 @@ def test_kill_9_at_random_moments_then_finish(tmp_path):
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=60)
     run = load_run(folder)
     assert run.manifest.complete
-    assert len(run.manifest.notes) == 5
+    assert len(run.manifest.notes) == 3
     assert run.manifest.counts["rows"] == len(run.samples())
     plan = make_plan(make_schedules(12), repetitions=5)
     pd.testing.assert_frame_equal(measured_rows(check_whole(run)), expected_rows(tmp_path / "whole", plan))

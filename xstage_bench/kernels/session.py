@@ -65,6 +65,7 @@ def results(work: Work, job: dict[str, Any], silence_s: float = SILENCE_S) -> It
     try:
         while True:
             if not here.poll(patience_s):
+                process.kill()  # it hears nothing: to wait for its end would only take longer
                 raise DeviceLostError(f"the measuring process was silent for {patience_s:.0f} s and has been ended", "run 'xstage doctor'")
             patience_s = silence_s
             try:

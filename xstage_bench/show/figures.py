@@ -21,6 +21,7 @@ from xstage_bench.show.style import (
     FITTED,
     MEASURED,
     counted,
+    freeze_layout,
     gpu_names,
     label,
     matplotlib_settings,
@@ -149,7 +150,7 @@ def _draw(spec: FigureSpec, run: Run, model: Model, validation: Validation | Non
     try:
         result = spec.draw(run, model, validation)
         if result is not None and not isinstance(result, Absent):
-            _freeze_layout(result)
+            freeze_layout(result)
     except Exception as error:
         what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         log.warning("figure '%s' could not be drawn: %s", spec.name, what)
@@ -160,21 +161,6 @@ def _draw(spec: FigureSpec, run: Run, model: Model, validation: Validation | Non
     if isinstance(result, Absent):
         return Drawn(spec, None, result.reason)
     return Drawn(spec, result)
-
-
-def _freeze_layout(figure: Figure) -> None:
-    """Lay the axes out once and round where they stand: the solver's last bits differ between runs and would reach every SVG id."""
-    from matplotlib.transforms import Bbox
-
-    engine = figure.get_layout_engine()
-    if engine is None:
-        return
-    engine.execute(figure)
-    figure.set_layout_engine(None)  # "none" would leave a place holder, for whose sake every image is drawn twice
-    for axes in figure.axes:
-        for which in (True, False):
-            corners = axes.get_position(original=which).get_points().round(5)
-            axes.set_position(Bbox(corners), which="original" if which else "active")
 
 
 def image_bytes(drawn: Drawn, fmt: str) -> bytes:

@@ -46,6 +46,21 @@ def new_figure(width: float = 6.4, height: float = 4.0, *, legend_rows: int = 0)
     return figure
 
 
+def freeze_layout(figure: Figure) -> None:
+    """Lay the axes out once and round where they stand: the solver's last bits differ between runs and would reach every SVG id."""
+    from matplotlib.transforms import Bbox
+
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return
+    engine.execute(figure)
+    figure.set_layout_engine(None)  # "none" would leave a place holder, for whose sake every image is drawn twice
+    for axes in figure.axes:
+        for which in (True, False):
+            corners = axes.get_position(original=which).get_points().round(5)
+            axes.set_position(Bbox(corners), which="original" if which else "active")
+
+
 def label(figure: Figure, run: Run, n: int | str, heading: str = "") -> None:
     """Write heading, GPU, date, backend and n onto a figure, and SIMULATED when the run's manifest says so.
 
