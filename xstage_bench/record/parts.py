@@ -94,12 +94,13 @@ def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | N
     wanted = tuple(c for c in schema if only is None or c.name in only)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            missing = [c.name for c in schema if c.name not in file.schema_arrow.names and not c.later]
+            names = file.schema_arrow.names  # asked once: each time takes as long as reading a column
+            missing = [c.name for c in schema if c.name not in names and not c.later]
             if missing:
                 raise DataError(
                     f"{path} is not a part of a run: column '{missing[0]}' is missing", "only files made by xstage run belong here"
                 )
-            present = [c.name for c in wanted if c.name in file.schema_arrow.names]
+            present = [c.name for c in wanted if c.name in names]
             table = file.read(columns=present).select(present)
         return _conform(path, table, wanted)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -111,10 +112,11 @@ def _conform(path: Path, table: Any, wanted: tuple[Column, ...]) -> Any:
     import pyarrow as pa
 
     arrays = []
+    held = set(table.column_names)
     target = arrow_schema(wanted, dictionary=False)
     for column in wanted:
         field = target.field(column.name)
-        if column.name not in table.column_names:
+        if column.name not in held:
             arrays.append(pa.repeat(pa.scalar(column.missing, field.type), table.num_rows))
             continue
         values = table.column(column.name)
