@@ -95,7 +95,11 @@ def resolve_backend(
 
 def resolve_gpus(spec: str) -> BackendChoice:
     """Decide as `resolve_backend` for what only pairs of GPUs can do: ``auto`` is never the simulator."""
-    return resolve_backend("cuda" if spec == "auto" else spec, "gpu" if spec in ("auto", "cuda") else "auto")
+    try:
+        return resolve_backend("cuda" if spec == "auto" else spec, "gpu" if spec in ("auto", "cuda") else "auto")
+    except WaivedError as error:
+        hint = error.hint if "CuPy" in error.message else "xstage topo shows the links; no simulator answers here"
+        raise WaivedError(error.message, hint) from None
 
 
 def _destination(node: Topology, kind: str, peer: Peer) -> BackendChoice | None:

@@ -81,6 +81,8 @@ def find_runs(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder", "name the folder that holds the run folders of the nodes")
+    if (folder / MANIFEST_NAME).exists():
+        raise UsageError(f"{folder} is one run, and a fleet is a folder of them", f"xstage check {folder}; xstage fleet {folder.parent}")
     found: set[Path] = set()
     for depth in range(_DEEPEST):
         found |= {m.parent for m in folder.glob("*/" * (depth + 1) + MANIFEST_NAME)}
