@@ -62,12 +62,12 @@ def command(
 def _measured(
     out: Output, shapes: tuple[str, ...], degrees: tuple[int, ...], seqs: tuple[int, ...], budget: float, seed: int, pairs: bool, path: Path
 ) -> dict[str, Any]:
-    from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.device.backend import resolve_gpus
     from xstage_bench.io.json_file import write_compact
     from xstage_bench.kernels.attention.run import cases_of, run
 
     cases, left_out = cases_of(shapes, degrees or (2,), seqs)
-    resolve_backend("cuda", "gpu")
+    resolve_gpus("cuda")
     for line in left_out:
         out.note(f"left out: {line}")
     argv = ["xstage", *sys.argv[1:]]

@@ -9,6 +9,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, model_gate, table
+from xstage_bench.cli.progress import at_work
 from xstage_bench.cli.workload import check_workload, show_workload, workload_options
 from xstage_bench.errors import UsageError
 
@@ -61,7 +62,8 @@ def command(
         if trace is not None:
             raise UsageError("--trace draws a schedule file, not a workload", "leave out --trace")
         return show_workload(out, loaded, head, pair=pair, sm_clock_mhz=sm_clock_mhz, **workload)
-    found = _predict(out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT)
+    with at_work(f"predicting {schedule}"):
+        found = _predict(out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT)
     if trace is not None:
         from xstage_bench.show.perfetto import all_events, encode_trace, write_trace
 
