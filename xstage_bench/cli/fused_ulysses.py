@@ -41,6 +41,8 @@ def command(
     check_file(path)
     if recorded is not None and (shapes or degrees or seqs or pairs):
         raise UsageError("--recorded has its cases already", "leave out --shape, --sp, --seq and --pairs")
+    if recorded is not None and recorded.resolve() == path.resolve():
+        raise UsageError(f"{path} is the recording itself, which stays as it is", "--out predicted.json")
     document = read_document(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, pairs, path)
     if model is not None:
         from xstage_bench.kernels.attention.forecast import add_forecasts

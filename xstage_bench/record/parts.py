@@ -105,7 +105,7 @@ def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | N
         return _conform(path, table, wanted)
     except (pa.ArrowException, OSError, ValueError) as error:
         why = "is empty" if path.is_file() and path.stat().st_size == 0 else f"cannot be read as Parquet ({_first_line(error)})"
-        raise DataError(f"{path} {why}", "take it from a copy, or remove it and finish the run with --resume") from error
+        raise DataError(f"{path} {why}", "take it from a copy of the run") from error
 
 
 def _conform(path: Path, table: Any, wanted: tuple[Column, ...]) -> Any:
