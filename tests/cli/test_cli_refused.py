@@ -70,6 +70,7 @@ CALLS: dict[tuple[str, ...], list[tuple[str, str]]] = {
         ("ulysses --seq 0", "1<=x"),
         ("ulysses --budget nan", "positive"),
         ("ulysses --recorded no-such.json", "no-such.json"),
+        ("ulysses --recorded ulysses.json", "is the recording itself"),
         ("ulysses --recorded x.json --sp 2", "has its cases already"),
         ("ulysses --recorded x.json --pairs", "has its cases already"),
     ],
