@@ -7,7 +7,7 @@ RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
 
 # A file that a failed recipe left must not pass for a finished one.
 .DELETE_ON_ERROR:
-.PHONY: setup profile profile-node test claims proofs mutants compilers browser lint kernels figures bench reference pages
+.PHONY: setup profile profile-node test claims proofs lowest mutants compilers browser lint kernels figures bench reference pages
 
 setup: $(VENV)/.dev
 
@@ -32,6 +32,14 @@ claims: $(VENV)/.dev
 # What the pages say of recorded runs, held against the recordings; what the tests would not see; what a stamp means by every NVRTC (3 GB).
 proofs: $(VENV)/.dev
 	$(PY) -m pytest -n 2 tests/claims $(ARGS)
+
+# The lowest versions that pyproject.toml allows, in a fresh environment. They have wheels for Python 3.11 and 3.12.
+LOWEST := $(VENV)-lowest
+lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest hypothesis pytest-xdist $$($(PYTHON) -c "import tomllib; \
+	  print(*(d.replace('>=', '==') for d in tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']))")
+	$(LOWEST)/bin/python -m pytest -n 2 tests/io tests/record tests/cli/test_cli_verbs.py tests/show/test_export_formats.py tests/test_page_commands.py
 
 mutants: $(VENV)/.dev
 	$(PY) tests/claims/mutants.py $(ARGS)
@@ -68,7 +76,7 @@ pages: $(VENV)/.dev
 $(PY):
 	$(if $(PYTHON),$(PYTHON) -m venv $(VENV),$(error Python 3.11 or later is needed: make PYTHON=/path/to/python3))
 
-# The extra that fits the driver (none without one); done again only when pyproject.toml changes.
+# The extra that fits the driver, and numba, which makes a fit ten times as fast; done again only when pyproject.toml changes.
 $(VENV)/.base: pyproject.toml | $(PY)
 	$(PIP) -e ".$$($(PY) scripts/cuda_extra.py)" && touch $@
 

@@ -1,4 +1,4 @@
-"""Print the CUDA extra that fits this machine's driver, ``[cuda13]`` or ``[cuda12]``; nothing without a driver.
+"""Print the extras for this machine: ``[cuda13,fast]`` or ``[cuda12,fast]`` by its driver; ``[fast]`` without one.
 
 Runs before anything is installed, so it uses the standard library alone. The thresholds are those of ``xstage_bench.machine.doctor``
 (a test compares them).
@@ -36,4 +36,4 @@ def extra(driver: str | None) -> str | None:
 
 if __name__ == "__main__":
     name = extra(driver_version())
-    print(f"[{name}]" if name else "")
+    print(f"[{name},fast]" if name else "[fast]")

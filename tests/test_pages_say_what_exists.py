@@ -14,6 +14,7 @@ from xstage_bench.cli.group import OLDER
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FINDINGS = sorted((ROOT / "results").glob("**/README.md"))
 #: Words that stand for the reader's own, where a verb or name would be.
 ANY = {"VERB", "NAME"}
 #: From here on a line is prose beside the command, or another program's.
@@ -35,7 +36,7 @@ def blocks(page: str, language: str) -> list[str]:
     return [text for name, text in found if name == language]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", [*PAGES, *FINDINGS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_is_known(page: Path) -> None:
     for words in commands(page.read_text()):
         command: click.Command = xstage

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from xstage_bench.judge.gate import judged
 from xstage_bench.measure.bursts import record_run
+from xstage_bench.measure.launch import finished
 from xstage_bench.model.run_fit import fit_run, usable_samples, validate_run, write_model, write_validation
+from xstage_bench.record.reader import load_run
 from xstage_bench.show.report import write_report_files
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def profile(
     ----------
     options : Options
     folder : Path
-        The new run folder, or with `resume` the interrupted one.
+        The new run folder, or with `resume` the interrupted one; one that was measured to the end is only derived from.
     argv : sequence of str
         For the manifest.
     progress : callable or None
@@ -61,8 +63,12 @@ def profile(
     Profiled
         Its run's manifest names the pairs that failed.
     """
-    say(f"measuring into {folder}")
-    run = record_run(options, folder, argv, resume=resume, progress=progress)
+    if resume and finished(folder):  # interrupted after the last sample: what is left is to derive
+        say(f"{folder} was measured to the end")
+        run = load_run(folder)
+    else:
+        say(f"measuring into {folder}")
+        run = record_run(options, folder, argv, resume=resume, progress=progress)
     if usable_samples(run).empty:
         return Profiled(run, None, None)
     say("fitting")

@@ -5,15 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from loaded import PROFILE, Loaded, environ, strict
+
+from xstage_bench.cli.group import xstage as group
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Done:
     code: int
     out: str
     err: str
+    words: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The one JSON object on stdout, strictly parsed."""
@@ -38,7 +43,20 @@ class Done:
         assert lines[0].startswith("xstage: ")
         assert lines[1].startswith("  try: ")
         assert words in lines[0], lines[0]
+        named = [part.split() for part in lines[1].split("xstage ")[1:]]
+        known = options_of(self.words).union(*map(options_of, named))
+        lacking = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", lines[1])) - known
+        assert not lacking, f"{lines[1]}: no verb named there, nor the one called, has {lacking}"
         assert self.out == ""
+
+
+def options_of(words: Sequence[str]) -> set[str]:
+    """The options of the verb that these words call."""
+    command: click.Command = group
+    for word in words:
+        found = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        command = found or command
+    return {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +69,7 @@ def loaded() -> Iterator[Loaded]:
 @pytest.fixture(scope="session")
 def xstage(loaded: Loaded) -> Callable[..., Done]:
     """Call ``xstage`` in a fresh process."""
-    return lambda *words, cwd=None, **variables: Done(*loaded.call([*map(str, words)], cwd, environ(**variables)))
+    return lambda *words, cwd=None, **variables: Done(*loaded.call([*map(str, words)], cwd, environ(**variables)), tuple(map(str, words)))
 
 
 @pytest.fixture(scope="session")

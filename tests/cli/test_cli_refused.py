@@ -70,6 +70,7 @@ CALLS: dict[tuple[str, ...], list[tuple[str, str]]] = {
         ("ulysses --seq 0", "1<=x"),
         ("ulysses --budget nan", "positive"),
         ("ulysses --recorded no-such.json", "no-such.json"),
+        ("ulysses --recorded ulysses.json", "is the recording itself"),
         ("ulysses --recorded x.json --sp 2", "has its cases already"),
         ("ulysses --recorded x.json --pairs", "has its cases already"),
     ],
@@ -132,12 +133,44 @@ def test_options_that_cannot_be_meant(xstage, tmp_path, verb, options, words):
 
 
 @pytest.mark.parametrize(
-    "words", [("fused", "ulysses", "--shape", "wan-14b"), ("measure", "visibility"), ("measure", "copies"), ("measure", "footprint")]
+    "words",
+    [
+        ("fused", "ulysses", "--shape", "wan-14b"),
+        ("fused", "moe", "--suite"),
+        ("measure", "visibility"),
+        ("measure", "copies"),
+        ("measure", "footprint"),
+    ],
 )
 def test_without_gpus_nothing_is_measured_simulated_or_written(xstage, tmp_path, words):
     if read_topology().usable_pairs():
         pytest.skip("this machine has GPUs to measure")
     done = xstage(*words, "--out", tmp_path / "found.json", "--json")
     assert (done.code, done.document()["exit_code"]) == (3, 3), done.err
+    assert "--backend sim" not in done.err, "no simulator answers here"
     assert "GB/s" not in done.out
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [(), ("measure",), ("fused",)])
+def test_a_group_alone_prints_its_help(xstage, words):
+    """On stdout with exit 0 by click before 8.2, on stderr with exit 2 since."""
+    done = xstage(*words)
+    assert done.code in (0, 2)
+    text = done.err if done.code else done.out
+    assert text.startswith("Usage: xstage")
+    assert len(text.splitlines()) > 8
+    assert "try:" not in text
+
+
+def test_one_run_is_no_fleet_and_a_reference_is_no_recording(xstage, small_run, tmp_path):
+    xstage("fleet", small_run).refused(2, "is one run")
+    xstage("run", "--backend", "replay:h200-nv18", "--out", tmp_path / "out").refused(2, "holds no samples")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_that_keeps_two_runs_apart_is_said_at_once(xstage, small_run):
+    done = xstage("compare", MODEL, small_run)
+    done.refused(1, "gpu: ")
+    assert "backend: " in done.err
+    assert "--across backend --across gpu" in done.err

@@ -14,6 +14,7 @@ import pytest
 from loaded import PROFILE, environ, strict
 
 from xstage_bench.model.document import digest, load_model
+from xstage_bench.record.reader import load_run
 
 
 def test_profile_makes_everything_and_says_that_it_is_simulated(profiled):
@@ -145,10 +146,13 @@ def test_a_run_can_be_replayed(profiled, xstage, tmp_path):
 def test_plan_measures_nothing_and_agrees_with_the_run(profiled, xstage, tmp_path):
     plan = xstage("plan", *PROFILE, "--json", cwd=tmp_path).document()
     assert list(tmp_path.iterdir()) == []
-    assert set(plan["probes"]) == {"isolated", "holdout", "timer"}
-    rows = xstage("export", profiled[1]).document()["rows"]
-    measured = {(r["schedule"], r["process"], r["repetition"]) for r in rows if r["kind"] == "measure"}
-    assert len(measured) <= plan["executions"] < len(measured) + 20  # the plan counts the few exemplars with per-store stamps too
+    assert set(plan["probes"]) == {"isolated", "holdout", "timer", "runner"}
+    counts = load_run(profiled[1]).manifest.counts
+    assert (plan["schedules"], plan["executions"]) == (counts["schedules"], counts["executions"])
+    took = sum(f.stat().st_size for f in (*profiled[1].glob("*/part-*"), *profiled[1].glob("traces*")))
+    assert plan["folder_bytes"] == pytest.approx(took, rel=0.25)
+    again = xstage("plan", "--backend", f"replay:{profiled[1]}", "--json").document()
+    assert (again["schedules"], again["executions"]) == (counts["schedules"], counts["executions"])
 
 
 @pytest.mark.parametrize("words", [("probes",), ("topo", "--backend", "sim"), ("plan", "--backend", "sim", "--quick"), ("doctor",)])

@@ -60,6 +60,9 @@ def _run(words: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt) as stop:
         return 128 + signal.SIGTERM if isinstance(stop.__cause__ or stop, Terminated) else INTERRUPTED
     except click.ClickException as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.2 and later: the help itself, not a line on it
+            print(error.format_message(), file=sys.stderr, flush=True)
+            return USAGE
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "xstage"
         return fail(USAGE, error.format_message(), f"{where} --help", as_json)
     except XStageError as error:

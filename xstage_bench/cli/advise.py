@@ -9,6 +9,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common, completing, flavour_names
 from xstage_bench.cli.output import Output, check_file, model_gate
+from xstage_bench.cli.progress import at_work
 from xstage_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def command(out: Output, model: Path, schedule: Path | None, figure: Path | None
     if is_simulated(loaded):
         out.note(f"SIMULATED: the model of {model} was fitted on backend {loaded.backend}")
     head = {"backend": loaded.backend, "simulated": is_simulated(loaded), "model_gate": model_gate(out, loaded)}
-    found = _job(out, loaded, head, given) if schedule is None else _tasks(out, loaded, head, schedule, given)
+    with at_work("looking for a better order"):
+        found = _job(out, loaded, head, given) if schedule is None else _tasks(out, loaded, head, schedule, given)
     if path is not None:
         from xstage_bench.schedule.task_files import save_tasks
 

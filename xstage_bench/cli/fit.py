@@ -8,6 +8,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, table
+from xstage_bench.cli.progress import at_work
 
 
 @click.command("fit", short_help="Fit a run folder.")
@@ -27,7 +28,8 @@ def command(out: Output, run: Path, path: Path | None, seed: int, resamples: int
     check_file(path)
     loaded = load_run(run)
     out.note_incomplete(loaded)
-    model = fit_run(loaded, seed=seed, resamples=resamples)
+    with at_work(f"fitting {run}"):
+        model = fit_run(loaded, seed=seed, resamples=resamples)
     if path == STDOUT:
         out.raw(encode_json(model))
         return 0

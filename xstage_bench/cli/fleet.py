@@ -9,6 +9,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import Output, table
+from xstage_bench.cli.progress import at_work
 from xstage_bench.errors import ERROR, GATE
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def command(out: Output, folder: Path, out_folder: Path | None, strict: bool) ->
     from xstage_bench.judge.fleet.screen import screen
     from xstage_bench.show.fleet_page import write_fleet
 
-    fleet = screen(folder)
+    with at_work(f"reading the runs in {folder}"):
+        fleet = screen(folder)
     files = write_fleet(fleet, folder if out_folder is None else out_folder)
     shown = ("schema_version", "folder", "simulated", "runs", "verdict", "populations", "outliers", "nodes", "unreadable")
     document = {**{name: getattr(fleet, name) for name in shown}, "files": {k: str(v) for k, v in files.items()}}

@@ -42,7 +42,7 @@ def command(
 
     Every order is checked against float32 first. results/h200-x2/moe says what the numbers mean.
     """
-    from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.device.backend import resolve_gpus
     from xstage_bench.kernels.moe.layer import DTYPES
     from xstage_bench.kernels.moe.run import SuiteOptions, devices_of, run
     from xstage_bench.kernels.moe.suite import ROUTINGS, SHAPES, TOKENS, suite_cases
@@ -57,7 +57,7 @@ def command(
     check_file(path)
     if path.exists() and not resume:
         raise UsageError(f"{path} is there already", "--resume goes on with it; --out names another file")
-    resolve_backend("cuda", "gpu")
+    resolve_gpus("cuda")
     devices = devices_of(ep, len(read_topology().gpus))
     limit = float("inf") if budget is None else budget
     options = SuiteOptions(

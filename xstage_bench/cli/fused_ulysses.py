@@ -41,6 +41,8 @@ def command(
     check_file(path)
     if recorded is not None and (shapes or degrees or seqs or pairs):
         raise UsageError("--recorded has its cases already", "leave out --shape, --sp, --seq and --pairs")
+    if recorded is not None and recorded.resolve() == path.resolve():
+        raise UsageError(f"{path} is the recording itself, which stays as it is", "--out predicted.json")
     document = read_document(recorded) if recorded is not None else _measured(out, shapes, degrees, seqs, budget, seed, pairs, path)
     if model is not None:
         from xstage_bench.kernels.attention.forecast import add_forecasts
@@ -62,12 +64,12 @@ def command(
 def _measured(
     out: Output, shapes: tuple[str, ...], degrees: tuple[int, ...], seqs: tuple[int, ...], budget: float, seed: int, pairs: bool, path: Path
 ) -> dict[str, Any]:
-    from xstage_bench.device.backend import resolve_backend
+    from xstage_bench.device.backend import resolve_gpus
     from xstage_bench.io.json_file import write_compact
     from xstage_bench.kernels.attention.run import cases_of, run
 
     cases, left_out = cases_of(shapes, degrees or (2,), seqs)
-    resolve_backend("cuda", "gpu")
+    resolve_gpus("cuda")
     for line in left_out:
         out.note(f"left out: {line}")
     argv = ["xstage", *sys.argv[1:]]

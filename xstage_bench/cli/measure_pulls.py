@@ -17,7 +17,14 @@ from xstage_bench.cli.survey import measuring_into, show
 @some_pairs
 @common
 def command(
-    out: Output, spec: str, pairs: tuple[tuple[int, int], ...] | None, processes: int, quick: bool, seed: int, path: Path | None
+    out: Output,
+    spec: str,
+    pairs: tuple[tuple[int, int], ...] | None,
+    processes: int,
+    quick: bool,
+    seed: int,
+    path: Path | None,
+    expect_links: int | None,
 ) -> int:
     """Measure how long loads from another memory take, how fast they come, and what the SM's own outstanding stores do to them.
 
@@ -27,7 +34,7 @@ def command(
     from xstage_bench.measure.pulls import Puller, measure_pulls
 
     with measuring_into(out, path) as kept:
-        choice = resolve_backend("cuda" if spec == "auto" else spec, "auto")
+        choice = resolve_backend("cuda" if spec == "auto" else spec, "auto", expect_links=expect_links)
         opened = opener(choice, Puller, "load from the memory of others")  # type: ignore[type-abstract]
         document = measure_pulls(opened, pairs, processes=1 if quick else processes, seed=seed, quick=quick, **kept)
     return show(out, path, document, _text(document))

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def command(out: Output, **chosen: Any) -> int:
     """Show what `xstage run` with the same options would measure and about how long it would take. Measures nothing."""
     from xstage_bench.device.backend import open_device
-    from xstage_bench.measure.plan import make_plan
+    from xstage_bench.measure.plan import plan_for
+    from xstage_bench.measure.planned import summary as summary_of
 
     options = run_options(out, **chosen)
     device = open_device(options.backend, seed=options.seed)
     try:
-        plan = make_plan(device.node(), options)
+        summary = summary_of(device, plan_for(device, options), options)
     finally:
         device.close()
-    summary = plan.summary()
     seed = {"seed": options.seed, "fresh_seed": options.fresh_seed}
     out.result({"backend": options.backend.spec, "simulated": options.backend.simulated, **seed, **summary}, _text(options, summary))
     return 0
@@ -39,6 +39,7 @@ def _text(options: Options, summary: dict[str, Any]) -> str:
     rows.append(["all", summary["schedules"], summary["executions"], f"{summary['seconds']:.1f}", "with starting the processes"])
     head = f"pairs {', '.join(summary['pairs']) or 'none'}; {summary['processes']} fresh processes; seed {options.seed}"
     head += " (fresh: a run draws another, unless --seed is typed)" if options.fresh_seed else ""
+    head += f"; a run folder of {summary['folder_bytes'] / 1e6:.1f} MB"
     if summary["device_bytes_per_gpu"] is not None:
         head += f"; {summary['device_bytes_per_gpu'] / 1e6:.0f} MB of each GPU"
     kernels = "\n".join(f"  {kernel}" for kernel in summary["kernels"])

@@ -11,6 +11,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, counted, model_gate, table
+from xstage_bench.cli.progress import at_work
 from xstage_bench.cli.workload import check_workload, show_workload, workload_options
 from xstage_bench.errors import UsageError
 
@@ -72,9 +73,10 @@ def command(
         if trace is not None or pair is not None:
             raise UsageError("a scene file names its pairs, and has no time line", "leave out --pair and --trace")
         return _show_scenes(out, loaded, head, schedule, sm_clock_mhz)
-    found, outside, count = _predict(
-        out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT, keep=trace is not None
-    )
+    with at_work(f"predicting {schedule}"):
+        found, outside, count = _predict(
+            out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT, keep=trace is not None
+        )
     if trace is not None:
         from xstage_bench.show.perfetto import all_events, encode_trace, write_trace
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from xstage_bench.measure.rounds import Progress
 
 _LINE_EVERY_S = 30.0
+_QUIET_S = 2.0
 
 
 @contextmanager
@@ -32,6 +34,26 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
             bar.update(task, description=_where(now), completed=now.done, total=now.total)
 
         yield report
+
+
+@contextmanager
+def at_work(what: str) -> Iterator[None]:
+    """Say on stderr what a verb is at once it has been silent for two seconds, and for how long now and then."""
+    done = threading.Event()
+    begin = time.monotonic()
+
+    def say() -> None:
+        pause = _QUIET_S
+        while not done.wait(pause):
+            took = "" if pause == _QUIET_S else f", {time.monotonic() - begin:.0f} s so far"
+            print(f"{what}{took} ...", file=sys.stderr, flush=True)
+            pause = _LINE_EVERY_S
+
+    threading.Thread(target=say, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def _lines() -> Callable[[Progress], None]:

@@ -10,6 +10,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, findings_text, table
+from xstage_bench.cli.progress import at_work
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Validation
@@ -34,7 +35,8 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
     check_file(path)
     loaded = load_run(run)
     model = find_model(loaded.folder if model_path is None else model_path)
-    validation = validate_run(loaded, model)
+    with at_work(f"validating {run}"):
+        validation = validate_run(loaded, model)
     model, findings = judged(model, validation)
     if path is None and model_path is None:
         write_model(loaded, model)

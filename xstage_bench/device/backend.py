@@ -101,7 +101,11 @@ def resolve_backend(
 def resolve_gpus(spec: str, expect_links: int | None = None) -> BackendChoice:
     """Decide as `resolve_backend` for what only pairs of GPUs can do: ``auto`` is never the simulator."""
     peer: Peer = "gpu" if spec in ("auto", "cuda") else "auto"
-    return resolve_backend("cuda" if spec == "auto" else spec, peer, expect_links=expect_links)
+    try:
+        return resolve_backend("cuda" if spec == "auto" else spec, peer, expect_links=expect_links)
+    except WaivedError as error:
+        hint = error.hint if "CuPy" in error.message else "xstage topo shows the links; no simulator answers here"
+        raise WaivedError(error.message, hint) from None
 
 
 def _destination(node: Topology, kind: str, peer: Peer) -> BackendChoice | None:

@@ -53,8 +53,13 @@ def find_run(where: str) -> Run:
     for root in roots:
         if where and (root / where).is_dir():
             return load_run(root / where)
-    names = sorted({str(m.parent.relative_to(root)) for root in reversed(roots) for m in root.glob("*/manifest.json")})
-    raise UsageError(f"no recorded run '{where}'", f"give the path of a run folder{', or one of: ' + ', '.join(names) if names else ''}")
+    raise UsageError(f"no recorded run '{where}'", _what_can_be_replayed(roots))
+
+
+def _what_can_be_replayed(roots: Sequence[Path]) -> str:
+    """A hint: the recorded runs below `roots` that hold samples; a reference holds only what was derived from its."""
+    names = sorted({str(m.parent.relative_to(root)) for root in roots[:1] for m in root.rglob("samples")})
+    return f"give the path of a run folder{', or one of: ' + ', '.join(names) if names else ''}"
 
 
 def _result_roots() -> list[Path]:
@@ -94,6 +99,8 @@ class ReplayDevice:
         self._name = self._run.name if Path(where).exists() else where
         samples = self._run.samples()
         processes = sorted(samples["process"].unique().tolist())
+        if not processes:
+            raise UsageError(f"'{where}' holds no samples, so nothing can be replayed", _what_can_be_replayed(_result_roots()))
         if process not in processes:
             raise UsageError(f"process {process} is not in the run '{self._name}'", f"it has processes {processes}")
         self._process = process

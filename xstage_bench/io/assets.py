@@ -27,7 +27,7 @@ def asset_dir(name: str) -> Path:
     for root in (package / "_assets", package.parent):
         if (root / name).is_dir():
             return root / name
-    raise XStageError(f"the asset folder '{name}' is missing beside {package}", "reinstall: pip install --force-reinstall xstage-bench")
+    raise XStageError(f"the asset folder '{name}' is missing beside {package}", "install xstage-bench again, as it was installed")
 
 
 def include_dir() -> Path:

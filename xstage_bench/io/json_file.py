@@ -123,7 +123,7 @@ def check_version(path: Path, data: bytes, newest: int) -> None:
     if version > newest:
         raise DataError(
             f"{path} has schema version {version}; this xstage-bench reads up to {newest}",
-            "pip install --upgrade xstage-bench, or make it again",
+            "install a newer xstage-bench, or make it again",
         )
     if version < 1:
         raise DataError(f"{path} has schema version {version}, which never existed", f"use {newest}")

@@ -169,10 +169,11 @@ def refuse(baseline: Side, side: Side, across: Sequence[str]) -> None:
         ("backend", baseline.model.backend, side.model.backend),
         ("gpu", _gpu(baseline), _gpu(side)),
     ]
-    for name, a, b in checks:
-        if a != b and name not in across:
-            why = f"{name}: {baseline.name} is {a}, {side.name} is {b}; they are not compared"
-            raise DataError(why, f"--across {name} compares them all the same, and says so")
+    apart = {name: f"{name}: {baseline.name} is {a}, {side.name} is {b}" for name, a, b in checks if a != b and name not in across}
+    if apart:
+        options = " ".join(f"--across {name}" for name in apart)
+        verb = "compares" if len(apart) == 1 else "compare"
+        raise DataError(f"{'; '.join(apart.values())}; they are not compared", f"{options} {verb} them all the same, and says so")
 
 
 def compare(baseline: Side, side: Side, *, margin: float = MARGIN) -> Comparison:

@@ -88,7 +88,7 @@ def load_limits(path: Path) -> Limits:
         raise DataError(f"{path}: {' '.join(str(error).split())}", "docs/operate.md shows a limits file") from error
     if limits.schema_version != SCHEMA_VERSION:
         why = f"{path} has schema version {limits.schema_version}; this xstage-bench reads {SCHEMA_VERSION}"
-        raise DataError(why, "pip install --upgrade xstage-bench, or write it anew")
+        raise DataError(why, "install a newer xstage-bench, or write it anew")
     asked = 0
     for where, known, rules in _tables(limits):
         for name, bound in rules.items():

@@ -117,7 +117,7 @@ def gpus() -> dict[str, GpuFacts]:
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), dict[str, GpuFacts])
     except msgspec.ValidationError as error:
-        raise DataError(f"{path}: {error}", "reinstall: pip install --force-reinstall xstage-bench") from None
+        raise DataError(f"{path}: {error}", "install xstage-bench again, as it was installed") from None
 
 
 def kind_of(name: str) -> str:

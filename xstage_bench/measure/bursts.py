@@ -12,7 +12,7 @@ from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.errors import PairError, UsageError
 from xstage_bench.io.identity import merged
 from xstage_bench.machine.environment import link_error_deltas, snapshot
-from xstage_bench.measure.order import OrderedExecution, chunks, jobs_of, recorded_chunks
+from xstage_bench.measure.order import OrderedExecution, chunks_of
 from xstage_bench.measure.plan import Options, Plan, plan_for
 from xstage_bench.measure.rounds import Outcome, Progress, Work, run_rounds
 from xstage_bench.record.manifest import Manifest
@@ -122,7 +122,7 @@ def run_plan(
             yield Work((pair,), partial(execute, current, process, pair), current.verify)
 
     def execute(current: Device, process: int, pair: tuple[int, int]) -> Iterator[int]:
-        for chunk in _chunks(current, plan, options, pair, process, writer):
+        for chunk in chunks_of(current, plan, options, pair, process, writer.done):
             _execute(current, chunk, process, orders[pair], writer)
             orders[pair] += len(chunk)
             yield sum(j.execution.kind == "measure" for j in chunk)
@@ -137,14 +137,6 @@ def run_plan(
         progress=progress,
         after_process=writer.flush,
     )
-
-
-def _chunks(
-    device: Device, plan: Plan, options: Options, pair: tuple[int, int], process: int, writer: RunWriter
-) -> Iterator[list[OrderedExecution]]:
-    if isinstance(device, ReplayDevice):
-        return recorded_chunks(device, plan, pair, options.only)
-    return chunks(jobs_of(plan, pair, process, options.seed, writer.done), plan, pair)
 
 
 def _execute(device: Device, chunk: list[OrderedExecution], process: int, order: int, writer: RunWriter) -> None:

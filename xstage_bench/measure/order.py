@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from xstage_bench.device.replay import ReplayDevice
-from xstage_bench.measure.plan import Plan, PlannedSchedule
+from xstage_bench.measure.plan import Options, Plan, PlannedSchedule
 from xstage_bench.schedule.bursts import Burst, Schedule
-from xstage_bench.schedule.device import Execution
+from xstage_bench.schedule.device import Device, Execution
 
 CHUNK = 512  # executions between two looks at the budget and the progress bar
 SENTINEL_EVERY = 64
+RUNNER = "runner"  # who asks for warm-up and sentinel, as the probes ask for the rest
 WARMUP = 48  # executions of the sentinel at the start of each process and pair: clocks ramp from idle over milliseconds
 
 
@@ -27,7 +28,16 @@ class OrderedExecution:
     keep_producers: bool = False
 
 
-def jobs_of(plan: Plan, pair: tuple[int, int], process: int, seed: int, done: set[tuple[str, int, int]]) -> list[OrderedExecution]:
+def chunks_of(
+    device: Device, plan: Plan, options: Options, pair: tuple[int, int], process: int, done: Set[tuple[str, int, int]] = frozenset()
+) -> Iterator[list[OrderedExecution]]:
+    """Everything that one process executes for one pair, portion by portion, on this device; `done` as in `jobs_of`."""
+    if isinstance(device, ReplayDevice):
+        return recorded_chunks(device, plan, pair, options.only)
+    return chunks(jobs_of(plan, pair, process, options.seed, done), plan, pair)
+
+
+def jobs_of(plan: Plan, pair: tuple[int, int], process: int, seed: int, done: Set[tuple[str, int, int]]) -> list[OrderedExecution]:
     """All executions of one pair in one process, in random order; time lines last, in the first process only.
 
     Parameters
@@ -65,7 +75,7 @@ def chunks(jobs: list[OrderedExecution], plan: Plan, pair: tuple[int, int]) -> I
     def own(kind: Literal["warmup", "sentinel"], destination: int) -> OrderedExecution:
         schedule = Schedule((Burst(64 * 4 * 512),), sms, 4, pair[0], destination)
         count[kind] += 1
-        return OrderedExecution("runner", Execution(schedule, count[kind] - 1, kind=kind))
+        return OrderedExecution(RUNNER, Execution(schedule, count[kind] - 1, kind=kind))
 
     yield [own("warmup", pair[1]) for _ in range(WARMUP)]
     for at in range(0, len(jobs), CHUNK):
@@ -96,7 +106,7 @@ def recorded_chunks(device: ReplayDevice, plan: Plan, pair: tuple[int, int], onl
     for recorded in sorted(device.executions(), key=lambda r: (r.execution.timeline, 0 if r.execution.timeline else r.order)):
         s = recorded.execution.schedule
         mine = (s.source, s.destination) == pair or (s.is_local and s.source == pair[0] and first_of_source)
-        if not mine or (only and recorded.probe not in (*only, "runner")):
+        if not mine or (only and recorded.probe not in (*only, RUNNER)):
             continue
         if chunk and (len(chunk) >= CHUNK or chunk[-1].execution.schedule.destination != s.destination):
             yield chunk

@@ -14,7 +14,7 @@ from xstage_bench.device.replay import ReplayDevice, find_run
 from xstage_bench.errors import UsageError
 from xstage_bench.measure.probe import Probe, Sweep, load_probes
 from xstage_bench.record.manifest import MANIFEST_NAME, load_manifest
-from xstage_bench.schedule.bursts import HOST, Schedule
+from xstage_bench.schedule.bursts import Schedule
 from xstage_bench.schedule.device import Device, Node
 from xstage_bench.schedule.flavour import Flavour
 from xstage_bench.schedule.layouts import Layout
@@ -23,10 +23,6 @@ from xstage_bench.schedule.layouts import Layout
 DEVICE_BYTES = 182_000_000
 PROCESSES = 3  # fresh processes and allocations: the spread between them is part of every interval
 REPETITIONS, QUICK_REPETITIONS = 21, 9
-
-#: Seconds per execution for the estimate, beside the time the schedule itself takes: measured on 2 x H200 and on a 2-core machine.
-_OVERHEAD_S = {"cuda": 0.15e-3, "sim": 1.5e-3, "replay": 0.3e-3}
-_START_S = {"cuda": 5.0, "sim": 0.1, "replay": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,38 +124,6 @@ class Plan:
     def executions(self, items: tuple[PlannedSchedule, ...]) -> int:
         """Count the executions of `items` in all processes; a time line is executed once."""
         return sum(1 if i.timeline else i.repetitions * self.processes for i in items)
-
-    def estimate_s(self, items: tuple[PlannedSchedule, ...]) -> float:
-        """Estimate the time that `items` take in all processes."""
-        kind = self.backend_kind
-        device = sum(self.executions((i,)) * _device_s(i.schedule) for i in items) if kind == "cuda" else 0.0
-        return device + self.executions(items) * _OVERHEAD_S[kind]
-
-    def kernels(self) -> list[str]:
-        """Name the variants of the instrument that would be compiled and loaded before anything is timed."""
-        planned = {(i.schedule.flavour, i.schedule.layout, i.schedule.completion, i.timeline) for p in self.pairs.values() for i in p}
-        return [f"{flavour}, {form}, {after}{', stamping every store' if line else ''}" for flavour, form, after, line in sorted(planned)]
-
-    def summary(self) -> dict[str, Any]:
-        """Return what would run and about how long, as plain data."""
-        probes: dict[str, dict[str, Any]] = {}
-        for items in self.pairs.values():
-            for name in dict.fromkeys(i.probe.name for i in items):
-                mine = tuple(i for i in items if i.probe.name == name)
-                row = probes.setdefault(name, {"title": mine[0].probe.title, "schedules": 0, "executions": 0, "seconds": 0.0})
-                row["schedules"] += len(mine)
-                row["executions"] += self.executions(mine)
-                row["seconds"] = round(row["seconds"] + self.estimate_s(mine), 1)
-        return {
-            "kernels": self.kernels(),
-            "device_bytes_per_gpu": DEVICE_BYTES if self.backend_kind == "cuda" else None,
-            "pairs": [f"{a}>{b}" for a, b in self.pairs],
-            "processes": self.processes,
-            "probes": probes,
-            "schedules": sum(r["schedules"] for r in probes.values()),
-            "executions": sum(r["executions"] for r in probes.values()),
-            "seconds": round(sum(r["seconds"] for r in probes.values()) + self.processes * _START_S[self.backend_kind], 1),
-        }
 
 
 def make_plan(node: Node, options: Options) -> Plan:
@@ -281,11 +245,3 @@ def _check(node: Node, schedule: Schedule) -> None:
     if not schedule.is_local and (schedule.source, schedule.destination) not in node.pairs:
         raise UsageError(f"pair {schedule.source}>{schedule.destination} cannot be measured", "xstage topo shows the usable pairs")
     schedule.smids(node.gpus[schedule.source].smids)
-
-
-def _device_s(s: Schedule) -> float:
-    # Written and read back; PCIe carries a few tens of GB/s.
-    seconds = 2 * s.producer_count * sum(b.bytes for b in s.bursts) / (30e9 if s.destination == HOST else 300e9)
-    if s.start == "free":
-        seconds += sum(b.gap_cycles for b in s.bursts[1:]) / 1.9e9
-    return seconds + (s.bursts[-1].start_ns * 1e-9 if s.start == "timed" else 0.0)

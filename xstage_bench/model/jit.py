@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType, ModuleType
@@ -68,4 +69,10 @@ def compiled_if(wanted: bool | None, worth_it: bool, make: Callable[[], Callable
     except (ImportError, RuntimeError) as error:  # no numba, one that is too old for this numpy, or nowhere to keep what it compiles
         if wanted:
             raise UsageError(f"the compiled event loop cannot be had: {error}", "pip install 'xstage-bench[fast]'") from error
+        _say_once(str(error))
         return None
+
+
+@cache
+def _say_once(why: str) -> None:
+    logging.getLogger(__name__).warning("without numba this takes several times as long (%s); try: pip install 'xstage-bench[fast]'", why)

@@ -95,27 +95,29 @@ def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | N
     try:
         # Arrow opens only paths that are UTF-8; Python opens any.
         with path.open("rb") as raw, pq.ParquetFile(raw, page_checksum_verification=True) as file:
-            missing = [c.name for c in schema if c.name not in file.schema_arrow.names and not c.later]
+            names = file.schema_arrow.names  # asked once: each time takes as long as reading a column
+            missing = [c.name for c in schema if c.name not in names and not c.later]
             if missing:
                 raise DataError(
                     f"{path} is not a part of a run: column '{missing[0]}' is missing", "only files made by xstage run belong here"
                 )
-            present = [c.name for c in wanted if c.name in file.schema_arrow.names]
+            present = [c.name for c in wanted if c.name in names]
             table = file.read(columns=present).select(present)
         return _conform(path, table, wanted)
     except (pa.ArrowException, OSError, ValueError) as error:
         why = "is empty" if path.is_file() and path.stat().st_size == 0 else f"cannot be read as Parquet ({_first_line(error)})"
-        raise DataError(f"{path} {why}", "take it from a copy, or remove it and finish the run with --resume") from error
+        raise DataError(f"{path} {why}", "take it from a copy of the run") from error
 
 
 def _conform(path: Path, table: Any, wanted: tuple[Column, ...]) -> Any:
     import pyarrow as pa
 
     arrays = []
+    held = set(table.column_names)
     target = arrow_schema(wanted, dictionary=False)
     for column in wanted:
         field = target.field(column.name)
-        if column.name not in table.column_names:
+        if column.name not in held:
             arrays.append(pa.repeat(pa.scalar(column.missing, field.type), table.num_rows))
             continue
         values = table.column(column.name)

@@ -145,7 +145,7 @@ def read_shapes(file: str, kind: type[T]) -> dict[str, T]:
     try:
         return {name: msgspec.convert({"name": name, **table}, kind) for name, table in tables.items()}
     except msgspec.ValidationError as error:
-        raise DataError(f"{path}: {error}", "reinstall: pip install --force-reinstall xstage-bench") from None
+        raise DataError(f"{path}: {error}", "install xstage-bench again, as it was installed") from None
 
 
 def find(known: dict[str, T], name: str, what: str) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -15,6 +16,7 @@ from xstage_bench.device.sim.faults import Faults, raise_if_dropped, raise_if_er
 from xstage_bench.device.sim.observe import observe, observe_tasks, stream
 from xstage_bench.device.sim.presets import Preset, find_preset
 from xstage_bench.device.sim.scene import courses
+from xstage_bench.device.sim.tasks import TaskCourse
 from xstage_bench.device.sim.tasks import course_of as task_course
 from xstage_bench.device.sim.timeline import store_times
 from xstage_bench.errors import PairError, UsageError
@@ -170,11 +172,15 @@ class SimDevice:
             if s.flavour not in self.node().flavours:
                 raise UsageError(f"{self.backend} knows no flavour {s.flavour}", f"one of: {', '.join(self.node().flavours)}")
             self.verify(s.source, s.destination)
-        courses_of = [task_course(self._preset, s, replace(self._condition, link=self._link(s))) for s in schedules]
-        for repetition in range(repetitions):
-            for s, course in zip(schedules, courses_of, strict=True):
-                self._count += 1
-                yield observe_tasks(self._preset, s, course, stream(self._seed, self._process, s.key(), repetition))
+        courses: dict[str, TaskCourse] = {}  # a replay asks for each schedule once a round: solved once, observed with noise of its own
+        times: Counter[str] = Counter()
+        for s in (*schedules,) * repetitions:
+            key = s.key()
+            if key not in courses:
+                courses[key] = task_course(self._preset, s, replace(self._condition, link=self._link(s)))
+            self._count += 1
+            yield observe_tasks(self._preset, s, courses[key], stream(self._seed, self._process, key, times[key]))
+            times[key] += 1
 
     def close(self) -> None:
         """Forget the solved courses; may be called any number of times."""

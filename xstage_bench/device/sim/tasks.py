@@ -10,7 +10,7 @@ Nothing here is shared with the predictor of `model/tasks`, so that one can be j
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,7 @@ class _Run:
     now: float = 0.0
     level: float = 0.0
     drained_at: float = 0.0
+    known_rates: dict[tuple[bytes, bool], Array] = field(default_factory=dict)
 
     @classmethod
     def of(cls, preset: Preset, s: TaskSchedule, conditions: Conditions) -> _Run:
@@ -195,6 +196,13 @@ class _Run:
             self.news[-1] = self.drained
 
     def rates(self, active: NDArray[np.bool_], full: bool) -> Array:
+        """What each SM drains while these are active; asked at every step, and most steps have the active SMs of one before."""
+        key = (active.tobytes(), full)
+        if key not in self.known_rates:
+            self.known_rates[key] = self.arbitrated(active, full)
+        return self.known_rates[key]
+
+    def arbitrated(self, active: NDArray[np.bool_], full: bool) -> Array:
         p = self.preset
         members = np.zeros((len(p.groups), max(map(len, p.groups)), 2, 1))
         np.add.at(members, (*self.place[:, active], 0), 1.0)

@@ -10,9 +10,10 @@ each other. All are of the launch shape that all SMs share (most producers, the 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError, XStageError
-from xstage_bench.record.columns import SAMPLES, arrow_schema
+from xstage_bench.record.columns import SAMPLES
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
-from xstage_bench.record.parts import SAMPLES_FOLDER
+from xstage_bench.record.parts import SAMPLES_FOLDER, read_table
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 METRICS = ("drain_gb_per_s", "capacity_bytes", "issue_ns")
 _KEYS = ("source", "destination", "producers", "warps", "bytes")
 _VALUES = ("issue_mean_cycles", "makespan_ns", "sm_clock_mhz")
+_WANTED = {"probe": "isolated", "kind": "measure", "status": "ok", "producer_set": "even", "flavour": "st.v4"}
+_THREADS = 2
 #: A fleet is a folder of run folders, or of folders of them: by rack, by day.
 _DEEPEST = 3
 _NEAREST_WARPS = 4
@@ -78,6 +81,8 @@ def find_runs(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder", "name the folder that holds the run folders of the nodes")
+    if (folder / MANIFEST_NAME).exists():
+        raise UsageError(f"{folder} is one run, and a fleet is a folder of them", f"xstage check {folder}; xstage fleet {folder.parent}")
     found: set[Path] = set()
     for depth in range(_DEEPEST):
         found |= {m.parent for m in folder.glob("*/" * (depth + 1) + MANIFEST_NAME)}
@@ -88,54 +93,34 @@ def find_runs(folder: Path) -> list[Path]:
 
 def read_fleet(folder: Path) -> Iterator[NodeLinks | Unreadable]:
     """Yield every run below `folder`, reduced; one that cannot be read costs no other."""
-    runs = find_runs(folder)
-    manifests: dict[Path, Manifest] = {}
-    for run in runs:
-        try:
-            manifests[run] = load_manifest(run)
-            str(run).encode()
-        except XStageError as error:
-            yield Unreadable(str(run.relative_to(folder)), error.message)
-        except UnicodeEncodeError:
-            del manifests[run]
-            yield Unreadable(str(run.relative_to(folder)), "its path is not UTF-8, which Arrow cannot open")
-    fragments = itertools.groupby(_fragments(list(manifests)), key=lambda fragment: Path(fragment.path).parent.parent)
-    pending = dict(manifests)
-    for run, parts in fragments:
-        name, manifest = str(run.relative_to(folder)), pending.pop(run)
-        try:
-            yield _reduced(name, manifest, _rows(parts))
-        except (OSError, ValueError) as error:  # pyarrow's own errors are among these
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            yield Unreadable(name, f"a part cannot be read as Parquet ({first[:160]})")
-    for run in pending:
-        yield Unreadable(str(run.relative_to(folder)), "it holds no samples")
+    with ThreadPoolExecutor(_THREADS) as pool:  # half of the work is Parquet's, which lets other threads run
+        yield from pool.map(partial(_read_run, folder), find_runs(folder))
 
 
-def _fragments(runs: Sequence[Path]) -> Iterator[Any]:
-    """Yield the parts of all runs, those of one run together, as fragments of one dataset with one schema."""
-    import pyarrow.dataset as ds
-
-    paths = [str(part) for run in runs for part in sorted((run / SAMPLES_FOLDER).glob("part-*.parquet"))]
-    if not paths:
-        return
-    checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    schema = arrow_schema(SAMPLES, dictionary=False)
-    dataset = ds.dataset(paths, schema=schema, format=ds.ParquetFileFormat(default_fragment_scan_options=checked))
-    yield from sorted(dataset.get_fragments(), key=lambda fragment: str(fragment.path))
+def _read_run(folder: Path, run: Path) -> NodeLinks | Unreadable:
+    name = str(run.relative_to(folder))
+    try:
+        manifest = load_manifest(run)
+        parts = sorted((run / SAMPLES_FOLDER).glob("part-*.parquet"))
+        return _reduced(name, manifest, _rows(parts)) if parts else Unreadable(name, "it holds no samples")
+    except XStageError as error:
+        return Unreadable(name, error.message)
 
 
-def _rows(parts: Iterator[Any]) -> dict[str, NDArray[Any]]:
+def _rows(parts: Sequence[Path]) -> dict[str, NDArray[Any]]:
     """Read the valid isolated bursts of one run's parts, the columns that are needed alone."""
     import pyarrow as pa
-    import pyarrow.dataset as ds
+    import pyarrow.compute as pc
 
-    field = ds.field
-    wanted = (field("probe") == "isolated") & (field("kind") == "measure") & (field("status") == "ok") & (field("producer_set") == "even")
-    wanted = wanted & (field("source") != field("destination")) & (field("bytes") > 0) & (field("flavour") == "st.v4")
-    schema = arrow_schema(SAMPLES, dictionary=False)
-    tables = [part.to_table(schema=schema, columns=[*_KEYS, *_VALUES], filter=wanted) for part in parts]
-    table = pa.concat_tables(tables)
+    found = []
+    for part in parts:
+        table = read_table(part, SAMPLES, (*_KEYS, *_VALUES, *_WANTED))
+        # On numbers, not in pyarrow's expressions: a tenth of the time for a part of a thousand rows.
+        keep = (table.column("source").to_numpy() != table.column("destination").to_numpy()) & (table.column("bytes").to_numpy() > 0)
+        for column, value in _WANTED.items():
+            keep &= pc.equal(table.column(column), value).to_numpy()
+        found.append(table.select([*_KEYS, *_VALUES]).filter(pa.array(keep)))
+    table = pa.concat_tables(found)
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
 

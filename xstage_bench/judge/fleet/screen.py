@@ -184,14 +184,16 @@ def _where(o: Outlier) -> str:
 
 def _nodes(members: Sequence[NodeLinks], population: int, drain: Judged | None, found: Sequence[Deviation]) -> list[NodeRow]:
     changes = [None if drain is None or i >= drain.node.size else _finite(float(drain.node[i])) for i in range(len(members))]
-    ranked = sorted((c for c in changes if c is not None), reverse=True)
+    rank: dict[float, int] = {}
+    for place, change in enumerate(sorted((c for c in changes if c is not None), reverse=True), 1):
+        rank.setdefault(change, place)  # equal nodes share the better rank
     counts: dict[str, int] = {}
     for d in found:
         counts[d.node] = counts.get(d.node, 0) + d.worse
     return [
         NodeRow(
             node=m.name, population=population, gpus=len(m.manifest.node.gpus), links=int(m.source.size), complete=m.manifest.complete,
-            rank=None if change is None else ranked.index(change) + 1, drain_change=change, outliers=counts.get(m.name, 0),
+            rank=None if change is None else rank[change], drain_change=change, outliers=counts.get(m.name, 0),
             failed_pairs=m.manifest.failed_pairs, link_errors=_link_errors(m), dropped_share=_dropped(m),
             **{metric: _median(m.values[metric]) for metric in METRICS},
         )
