@@ -59,6 +59,8 @@ class Manifest:
     counts : dict
         ``rows``, ``executions``, ``schedules`` and per status ``status_ok``, ...; filled in at the end.
     wall_s : float or None
+    parts : dict of str to str
+        Digest of each part by its name in the folder; filled in at the end. Empty while the run goes on, and in runs from before digests.
     notes : list of str
         What a reader should know, one sentence each.
     """
@@ -82,6 +84,7 @@ class Manifest:
     failed_pairs: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     wall_s: float | None = None
+    parts: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,15 @@ def to_table(columns: Columns, schema: tuple[Column, ...]) -> Any:
     return pa.Table.from_arrays(arrays, schema=arrow)
 
 
-def write_table(path: Path, table: Any, level: int = 6) -> None:
-    """Write `table` as Parquet in one step; errors as `atomic.write_bytes`. `level`: of zstd; 19 is a tenth smaller and ten times as slow.
+def part_digest(data: bytes | memoryview) -> str:
+    """Return what a manifest keeps of a part: 16 hex digits that say whether it was changed."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def write_table(path: Path, table: Any, level: int = 6) -> str:
+    """Write `table` as Parquet in one step and return its digest; errors as `atomic.write_bytes`.
+
+    `level`: of zstd; 19 is a tenth smaller and ten times as slow.
 
     Encoded in memory first: what the disk then refuses leaves no half file, and the rows can be written again.
     """
@@ -69,7 +77,9 @@ def write_table(path: Path, table: Any, level: int = 6) -> None:
         use_dictionary=[name for name in table.column_names if name not in encodings],
         column_encoding=encodings,
     )
-    write_bytes(path, memoryview(sink.getvalue()))
+    data = memoryview(sink.getvalue())
+    write_bytes(path, data)
+    return part_digest(data)
 
 
 def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | None = None) -> Any:
@@ -103,8 +113,17 @@ def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | N
             table = file.read(columns=present).select(present)
         return _conform(path, table, wanted)
     except (pa.ArrowException, OSError, ValueError) as error:
+        if out_of_memory(error):
+            raise MemoryError from error
         why = "is empty" if path.is_file() and path.stat().st_size == 0 else f"cannot be read as Parquet ({_first_line(error)})"
         raise DataError(f"{path} {why}", "take it from a copy, or remove it and finish the run with --resume") from error
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error of a library, whatever its type, says that there is no memory left: none to allocate, map or start a thread in."""
+    text = str(error).lower()
+    said = ("failed to map segment", "cannot allocate memory", "failed to launch worker thread", "out of memory")
+    return isinstance(error, MemoryError) or any(words in text for words in said)
 
 
 def _conform(path: Path, table: Any, wanted: tuple[Column, ...]) -> Any:
