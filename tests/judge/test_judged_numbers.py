@@ -103,7 +103,7 @@ def test_check_names_every_kind_of_link_error(counter: str) -> None:
 
 
 def found_by_check(rows: pd.DataFrame, **facts: Any) -> dict[str, str]:
-    run: Any = SimpleNamespace(manifest=manifest(**facts), samples=lambda: rows.assign(order=0))
+    run: Any = SimpleNamespace(manifest=manifest(**facts), samples=lambda: rows.assign(order=0), changed=list)
     return {f.check: f"{f.status}: {f.detail}" for f in criticise(run, None)}
 
 
