@@ -88,7 +88,7 @@ def test_sustained_r_is_the_largest_over_warp_counts(slow: int, fast: int) -> No
 
 def manifest(**facts: Any) -> Any:
     known = {"complete": True, "failed_pairs": {}, "simulated": False, "backend": "made", "link_error_deltas": None, "kernels": []}
-    known |= {"node": SimpleNamespace(gpus=[SimpleNamespace(name="NVIDIA H200")]), "environment_after": None}
+    known |= {"node": SimpleNamespace(gpus=[SimpleNamespace(name="NVIDIA H200")]), "environment_before": None, "environment_after": None}
     return SimpleNamespace(**{**known, **facts})
 
 

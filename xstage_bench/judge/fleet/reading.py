@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from xstage_bench.errors import UsageError, XStageError
 from xstage_bench.record.columns import SAMPLES, arrow_schema
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
-from xstage_bench.record.parts import SAMPLES_FOLDER
+from xstage_bench.record.parts import SAMPLES_FOLDER, out_of_memory
+from xstage_bench.record.reader import Run
+from xstage_bench.record.sound import impossible_samples
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 METRICS = ("drain_gb_per_s", "capacity_bytes", "issue_ns")
 _KEYS = ("source", "destination", "producers", "warps", "bytes")
-_VALUES = ("issue_mean_cycles", "makespan_ns", "sm_clock_mhz")
+_VALUES = ("issue_mean_cycles", "issue_min_cycles", "issue_max_cycles", "makespan_ns", "sm_clock_mhz")
 #: A fleet is a folder of run folders, or of folders of them: by rack, by day.
 _DEEPEST = 3
 _NEAREST_WARPS = 4
@@ -50,6 +52,10 @@ class NodeLinks:
     values : dict of str to ndarray of float, shape (links,)
     rows : ndarray of int, shape (links,)
         Valid sample rows that entered.
+    impossible : int
+        Rows of status ``ok`` that cannot be and were left out (`xstage_bench.record.sound`).
+    changed : tuple of str
+        Files that are not as the run wrote them.
     """
 
     name: str
@@ -58,6 +64,8 @@ class NodeLinks:
     destination: IntArray
     values: dict[str, FloatArray]
     rows: IntArray
+    impossible: int = 0
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +108,10 @@ def read_fleet(folder: Path) -> Iterator[NodeLinks | Unreadable]:
     for run, parts in fragments:
         name, manifest = str(run.relative_to(folder)), pending.pop(run)
         try:
-            yield _reduced(name, manifest, _rows(parts))
+            yield replace(_reduced(name, manifest, _rows(parts)), changed=tuple(Run(run, manifest).changed()))
         except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+            if out_of_memory(error):
+                raise MemoryError from error
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             yield Unreadable(name, f"a part cannot be read as Parquet ({first[:160]})")
     for run in pending:
@@ -132,10 +142,14 @@ def _rows(parts: Iterator[Any]) -> dict[str, NDArray[Any]]:
     schema = arrow_schema(SAMPLES, dictionary=False)
     tables = [part.to_table(schema=schema, columns=[*_KEYS, *_VALUES], filter=wanted) for part in parts]
     table = pa.concat_tables(tables)
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+    return {name: table.column(name).to_numpy() for name in table.column_names}  # null as NaN
 
 
 def _reduced(name: str, manifest: Manifest, rows: dict[str, NDArray[Any]]) -> NodeLinks:
+    sound = np.equal(impossible_samples(rows, manifest.node), None)
+    impossible = int(sound.size - sound.sum())
+    if impossible:
+        rows = {column: values[sound] for column, values in rows.items()}
     keys = [rows[k].astype(np.int64) for k in _KEYS]
     issue_ns = rows["issue_mean_cycles"] * 1e3 / rows["sm_clock_mhz"]
     columns, count, (issue, makespan) = grouped_medians(keys, (issue_ns, rows["makespan_ns"].astype(np.float64)))
@@ -151,7 +165,7 @@ def _reduced(name: str, manifest: Manifest, rows: dict[str, NDArray[Any]]) -> No
         entered[i] = count[at].sum()
         for metric, value in zip(METRICS, _numbers(producers[at] * size[at].astype(float), issue[at], makespan[at]), strict=True):
             values[metric][i] = value
-    return NodeLinks(name, manifest, links[:, 0], links[:, 1], values, entered)
+    return NodeLinks(name, manifest, links[:, 0], links[:, 1], values, entered, impossible)
 
 
 def _numbers(volume: FloatArray, issue_ns: FloatArray, makespan_ns: FloatArray) -> tuple[float, float, float]:
