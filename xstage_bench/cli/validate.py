@@ -10,6 +10,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, findings_text, table
+from xstage_bench.errors import DataError
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Validation
@@ -33,8 +34,12 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
 
     check_file(path)
     loaded = load_run(run)
+    out.note_incomplete(loaded)
     model = find_model(loaded.folder if model_path is None else model_path)
     validation = validate_run(loaded, model)
+    if not (validation.models or validation.families or validation.warps_apart):
+        why = "; ".join(validation.notes) or "no held-out schedule is of a pair of the model, or none is valid"
+        raise DataError(f"{loaded.folder}: nothing was judged: {why}", "xstage run with the probe holdout, then xstage fit")
     model, findings = judged(model, validation)
     if path is None and model_path is None:
         write_model(loaded, model)

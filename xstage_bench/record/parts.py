@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from xstage_bench.errors import DataError
+from xstage_bench.errors import DataError, out_of_memory
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES, Column, arrow_schema
 from xstage_bench.record.rows import Columns
@@ -117,13 +117,6 @@ def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | N
             raise MemoryError from error
         why = "is empty" if path.is_file() and path.stat().st_size == 0 else f"cannot be read as Parquet ({_first_line(error)})"
         raise DataError(f"{path} {why}", "take it from a copy, or remove it and finish the run with --resume") from error
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error of a library, whatever its type, says that there is no memory left: none to allocate, map or start a thread in."""
-    text = str(error).lower()
-    said = ("failed to map segment", "cannot allocate memory", "failed to launch worker thread", "out of memory")
-    return isinstance(error, MemoryError) or any(words in text for words in said)
 
 
 def _conform(path: Path, table: Any, wanted: tuple[Column, ...]) -> Any:

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xstage_bench.errors import UsageError, XStageError
+from xstage_bench.errors import UsageError, XStageError, out_of_memory
 from xstage_bench.record.columns import SAMPLES, arrow_schema
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
-from xstage_bench.record.parts import SAMPLES_FOLDER, out_of_memory
+from xstage_bench.record.parts import SAMPLES_FOLDER
 from xstage_bench.record.reader import Run
 from xstage_bench.record.sound import impossible_samples
 
