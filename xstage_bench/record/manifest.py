@@ -106,7 +106,8 @@ def load_manifest(folder: Path) -> Manifest:
     if not indices or any(a not in indices or b not in (*indices, HOST) for a, b in manifest.node.pairs):
         raise DataError(f"{path}: 'node' names pairs of GPUs that it does not list", "this manifest is damaged: take it from a copy")
     node = manifest.node
-    rates = {"timer_tick_ns": node.timer_tick_ns, **{f"gpus[{i}].sm_clock_mhz": gpu.sm_clock_mhz for i, gpu in enumerate(node.gpus)}}
+    rates = {f"gpus[{i}].sm_clock_mhz": gpu.sm_clock_mhz for i, gpu in enumerate(node.gpus)}
+    rates |= {} if node.timer_tick_ns == 0 else {"timer_tick_ns": node.timer_tick_ns}  # 0: of imported stamps it is not known
     rates |= {} if node.line_rate_gb_per_s is None else {"line_rate_gb_per_s": node.line_rate_gb_per_s}
     for key, value in rates.items():
         if not 0 < value < _LARGEST_RATE:
