@@ -76,18 +76,17 @@ def test_samples(sound: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str],
     shutil.copytree(sound, folder)
     count = put(folder, column, value, every)
     marked = int((load_run(folder).samples()["status"] == "impossible").sum())
-    assert marked in (0, count)
-    assert marked == count or value not in ALWAYS_BAD
+    assert marked == count or (marked < count and value not in ALWAYS_BAD)
     fitted = run(["fit", str(folder), "--resamples", "20", "--json"])
     checked = run(["check", str(folder), "--strict", "--json"])
     fleet = screen(folder.parent)
     device = ReplayDevice(str(folder))
-    replayed = list(device.measure([r.execution for r in device.executions()]))
+    replayed = list(device.measure([r.execution for r in device.executions() if not r.execution.timeline]))
     said = capfd.readouterr()
     assert "internal error" not in said.err + said.out, said.err
     assert "nan %" not in said.out
     assert "Infinity" not in said.out
-    assert fitted == 0 or marked, "what can be is fitted"
+    assert fitted == 0 or marked or value is None, "what can be is fitted"
     assert all(np.isfinite(t.summary()["issue_mean_cycles"]).all() for t in replayed if t.status == "ok")
     if marked:
         assert checked == 4

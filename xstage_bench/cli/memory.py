@@ -10,7 +10,8 @@ import os
 import resource
 from collections.abc import Sequence
 
-#: Bytes of address space, most of it never touched. Measured with two threads: what loads arrays alone 0.5 GB, a fit, figures or the reading of many files 2.0 GB.
+#: Bytes of address space, most of it never touched. Measured with two threads: what loads arrays alone takes 0.5 GB; a fit, figures or the
+#: reading of many files take 2.0 GB.
 LEAST_TO_LOAD, LEAST_TO_FIT = 900_000_000, 2_200_000_000
 _NO_ARRAYS = ("explain", "doctor", "topo", "probes")
 _FIT = ("fit", "profile", "validate", "report", "fleet")
