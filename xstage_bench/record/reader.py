@@ -113,7 +113,7 @@ def _judged(name: str, table: Any, manifest: Manifest) -> Any:
     columns = {n: table.column(n).to_numpy(zero_copy_only=False) for n in _OF_SAMPLES}
     reasons = impossible_samples(columns, manifest.node)
     status = table.column("status").to_numpy(zero_copy_only=False)
-    bad = (status == "ok") & (reasons != None)  # noqa: E711 - of each element
+    bad = (status == "ok") & (reasons != "")
     if not bad.any():
         return table
     status[bad] = IMPOSSIBLE

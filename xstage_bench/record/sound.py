@@ -36,7 +36,7 @@ _ORDERED = (
 
 
 def impossible_samples(columns: Mapping[str, NDArray[Any]], node: Node) -> NDArray[np.object_]:
-    """Say of each sample why it cannot be; None where it can.
+    """Say of each sample why it cannot be; empty where it can.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ def impossible_samples(columns: Mapping[str, NDArray[Any]], node: Node) -> NDArr
     node : Node
         Where they were measured.
     """
-    reasons = np.full(len(columns["issue_mean_cycles"]), None, dtype=object)
+    reasons = np.full(len(columns["issue_mean_cycles"]), "", dtype=object)
     with np.errstate(invalid="ignore", over="ignore"):
         for why, bad in _sample_rules(columns, node):
             if bad.any():
-                reasons[bad & np.equal(reasons, None)] = why
+                reasons[bad & (reasons == "")] = why
     return reasons
 
 

@@ -146,7 +146,7 @@ def _rows(parts: Iterator[Any]) -> dict[str, NDArray[Any]]:
 
 
 def _reduced(name: str, manifest: Manifest, rows: dict[str, NDArray[Any]]) -> NodeLinks:
-    sound = np.equal(impossible_samples(rows, manifest.node), None)
+    sound = impossible_samples(rows, manifest.node) == ""
     impossible = int(sound.size - sound.sum())
     if impossible:
         rows = {column: values[sound] for column, values in rows.items()}
