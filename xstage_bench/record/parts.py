@@ -53,6 +53,14 @@ def part_digest(data: bytes | memoryview) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
+def file_digest(path: Path) -> str | None:
+    """Return the digest of a part as it is now; None where it cannot be read."""
+    try:
+        return part_digest(path.read_bytes())
+    except OSError:
+        return None
+
+
 def write_table(path: Path, table: Any, level: int = 6) -> str:
     """Write `table` as Parquet in one step and return its digest; errors as `atomic.write_bytes`.
 

@@ -16,7 +16,7 @@ from xstage_bench.record.parts import (
     PRODUCERS_FOLDER,
     SAMPLES_FOLDER,
     TRACES_NAME,
-    part_digest,
+    file_digest,
     part_name,
     part_numbers,
     read_table,
@@ -77,7 +77,7 @@ class Run:
             return []
         found = {str(p.relative_to(self.folder)): p for table in ("samples", "producers") for p in self._paths(table)}
         names = sorted({*found, *self.manifest.parts})
-        return [n for n in names if n not in found or self.manifest.parts.get(n) != part_digest(found[n].read_bytes())]
+        return [n for n in names if n not in found or self.manifest.parts.get(n) != file_digest(found[n])]
 
     def _paths(self, table: str) -> list[Path]:
         if table == "traces":
