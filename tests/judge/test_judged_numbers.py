@@ -92,6 +92,7 @@ def manifest(**facts: Any) -> Any:
     known |= {"kernels": [], "options": {}}
     known |= {
         "node": Node((SimpleNamespace(name="NVIDIA H200", index=0, uuid=None, sm_count=132),), ((0, 1),), 32.0),
+        "environment_before": None,
         "environment_after": None,
     }
     return SimpleNamespace(**{**known, **facts})
@@ -108,7 +109,7 @@ def test_check_names_every_kind_of_link_error(counter: str) -> None:
 
 
 def found_by_check(rows: pd.DataFrame, **facts: Any) -> dict[str, str]:
-    run: Any = SimpleNamespace(manifest=manifest(**facts), samples=lambda: rows.assign(order=0))
+    run: Any = SimpleNamespace(manifest=manifest(**facts), samples=lambda: rows.assign(order=0), changed=list)
     return {f.check: f"{f.status}: {f.detail}" for f in criticise(run, None)}
 
 

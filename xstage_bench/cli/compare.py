@@ -11,7 +11,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common, percent
 from xstage_bench.cli.output import Output, table
-from xstage_bench.errors import GATE, REGRESSION, UsageError
+from xstage_bench.errors import GATE, REGRESSION, DataError, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.judge.compare import Comparison, Side
@@ -42,6 +42,9 @@ def command(out: Output, runs: tuple[Path, ...], reference: str | None, margin: 
     if baseline.simulated != side.simulated:
         out.note(f"MIXED: {_label(baseline)} against {_label(side)}: a simulated number beside a measured one")
     done = compare(baseline, side, margin=margin)
+    if not done.differences:
+        empty = baseline if not any(not p.is_local for p in baseline.model.pairs) else side
+        raise DataError(f"nothing to compare: {empty.name} has no fitted pair of plain stores", "xstage run and xstage fit first")
     for note in done.notes:
         out.note(note)
     out.result(_document(done, across), _text(done))

@@ -49,7 +49,7 @@ def command(out: Output, where: Path, fmt: str, table: str | None, producers: in
     if table == "model":
         _model(out, where, fmt, path, None if producers is None or warps is None else (producers, warps))
     else:
-        _record(where, fmt, table, path)
+        _record(out, where, fmt, table, path)
     if path != STDOUT:
         out.result({"run": str(where), "table": table, "format": fmt, "file": str(path)}, str(path))
     return 0
@@ -73,10 +73,11 @@ def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] |
         write_bytes(path, text)
 
 
-def _record(where: Path, fmt: str, table: str, path: Path) -> None:
+def _record(out: Output, where: Path, fmt: str, table: str, path: Path) -> None:
     from xstage_bench.record.dump import export_run
     from xstage_bench.record.reader import check_tables, load_run
 
     loaded = load_run(where)
+    out.note_incomplete(loaded)
     check_tables(loaded)
     export_run(loaded, fmt, "-" if path == STDOUT else path, table=table)

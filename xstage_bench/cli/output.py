@@ -80,9 +80,11 @@ class Output:
         self.note(f"xstage: {reason}" if f"pair {pair}" in reason else f"xstage: pair {pair}{what}: {reason}")
 
     def note_incomplete(self, run: Run) -> None:
-        """Say that a run was interrupted: fewer samples, wider intervals."""
+        """Say that a run was interrupted, or that its files were changed since it was written."""
         if not run.manifest.complete:
             self.note(f"{run.folder} was interrupted; finish it: the command that made it, with --resume --out {run.folder}")
+        if changed := run.changed():
+            self.note(f"CHANGED since {run.folder} was written: {', '.join(changed)}")
 
     def no_json_beside(self, out: Path | None, what: str) -> None:
         """Refuse ``--json`` together with ``--out -``: stdout can hold one thing."""

@@ -97,6 +97,8 @@ def load_limits(path: Path) -> Limits:
                 raise DataError(f"{path}: [{where}] knows no quantity '{name}'", f"use one of: {', '.join(known)}")
             if bound.min is None and bound.max is None:
                 raise DataError(f"{path}: [{where}] {name} has neither min nor max", f"{name} = {{ min = 1 }}")
+            if bound.min is not None and bound.max is not None and bound.min > bound.max:
+                raise DataError(f"{path}: [{where}] {name} has min {bound.min:g} above max {bound.max:g}", "no value keeps both: swap them")
     if not asked:
         raise DataError(f"{path} asks for nothing, and would pass whatever it is shown", "docs/operate.md shows a limits file")
     return limits

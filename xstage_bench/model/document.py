@@ -13,6 +13,7 @@ from typing import Literal
 
 from xstage_bench.io.json_file import encode_json, read_json, write_json
 from xstage_bench.io.short_repr import short_repr
+from xstage_bench.model.document_check import checked
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import NodeBasis
 from xstage_bench.model.release import ReleaseLaw
@@ -212,6 +213,16 @@ class Model:
         """Return the model of one pair, flavour and layout, or None."""
         return next((p for p in self.pairs if (p.pair, p.flavour, p.layout) == (pair, flavour, layout)), None)
 
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing at all was fitted, not even what the timer costs."""
+        pairs = any(p.drain or p.plateaus or p.release or p.node_basis or _identified(p.burst_gap) for p in self.pairs)
+        return not pairs and not self.tasks and (self.timer is None or self.timer.clock_read_cycles.value is None)
+
+
+def _identified(entries: list[BurstGap]) -> bool:
+    return any(n.value is not None for e in entries for n in (e.t0_cycles, e.drain_gb_per_s, e.capacity_bytes))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssueTimeError:
@@ -336,14 +347,14 @@ def load_model(path: Path) -> Model:
     UsageError
         `path` does not exist.
     DataError
-        Not strict JSON, not a model, or written by a newer version.
+        Not strict JSON, not a model, written by a newer version, or with a pair, number or interval that cannot be.
     """
-    return read_json(path, Model, newest=SCHEMA_VERSION)
+    return checked(path, read_json(path, Model, newest=SCHEMA_VERSION))
 
 
 def load_validation(path: Path) -> Validation:
     """Read a `validation.json`; errors as `load_model`."""
-    return read_json(path, Validation, newest=SCHEMA_VERSION)
+    return checked(path, read_json(path, Validation, newest=SCHEMA_VERSION))
 
 
 def digest(model: Model) -> str:

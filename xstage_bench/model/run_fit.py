@@ -58,6 +58,23 @@ def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES, workers: int
         return with_nodes(model, fits())
 
 
+def require_fitted(run: Run, model: Model) -> None:
+    """Raise DataError when nothing was fitted, and say what became of the rows: an empty model is no success."""
+    if not model.is_empty:
+        return
+    from xstage_bench.model.cells import HOLDOUT, asked_rows, valid_rows
+
+    samples = usable_samples(run)
+    measured, asked = samples[samples["kind"] == "measure"], asked_rows(samples)
+    held = int(measured["probe"].isin(HOLDOUT).sum())
+    invalid = len(asked) - len(valid_rows(asked))
+    why = f"of {len(measured)} measured rows {held} are held out and {invalid} not valid"
+    hint = "xstage run without --only"
+    if held == len(measured):
+        hint = f"xstage validate {run.folder} --model MODEL judges the model of another run on them"
+    raise DataError(f"{run.folder} holds nothing that a fit may use: {why}", hint)
+
+
 @contextmanager
 def _node_fits(
     run: Run, samples: pd.DataFrame, pairs: list[tuple[str, str]], seed: int, workers: int | None
