@@ -50,7 +50,7 @@ def test_the_rule_sees_what_it_forbids():
     assert {132, 78, 108, 114, 148, 1980, 1.98, 1755, 355, 478.1, 450, 396, 4072, 3913, 989.5} <= forbidden
     found = literals("def f(producers: int = 132):\n    return 1.98 * producers / 355.0\n")
     assert {v for _, v in found if v in forbidden} == {132, 1.98, 355}
-    assert cuda_literals("f(132u, 1.98f, 18.5e3); // 370\nasm(\"%78\" /* 78\n*/); x132;") == [(1, 132), (1, 1.98), (1, 18_500)]
+    assert cuda_literals('f(132u, 1.98f, 18.5e3); // 370\nasm("%78" /* 78\n*/); x132;') == [(1, 132), (1, 1.98), (1, 18_500)]
     assert not {64, 128, 256, 512, 1000, 1024, 4096, 50, 100, 300} & forbidden
 
 

@@ -160,7 +160,7 @@ def courses(preset: Preset, schedules: tuple[Schedule, ...], link: Array, capaci
 
 def _fresh(preset: Preset, s: Schedule, factor: float, mhz: float) -> _Flow:
     n = len(s.bursts)
-    place = places(preset.groups, s.smids(range(preset.sm_count)))
+    place = places(preset.groups, s.smids(preset.smids))
     each = preset.local_capacity_bytes if s.is_local else np.where(place[2], preset.capacity_both_bytes, preset.capacity_alone_bytes)
     size = np.array([b.bytes for b in s.bursts], dtype=float) * s.producer_count
     free = issue_cycles(preset.port, s.warps, s.stores_per_warp())
@@ -224,6 +224,6 @@ def _ideal(preset: Preset, f: _Flow) -> Ideal:
     k = f.schedule.producer_count
     left = np.full(f.size.size, np.nan)
     left[-1] = max(0.0, f.empty_at - f.end[-1])
-    smids = f.schedule.smids(range(preset.sm_count))
+    smids = f.schedule.smids(preset.smids)
     wide = np.ones(k)
     return Ideal(smids, f.start[:, None] * wide, f.end[:, None] * wide, left[:, None] * wide, f.free, np.zeros((f.size.size, k)))
