@@ -18,7 +18,7 @@ PLACES = (
 
 
 def of_a_gpu() -> set[float]:
-    """SMs, clocks and rates of every GPU of the registry; numbers below 50 round ones of few digits and powers of two are too common to tell."""
+    """SMs, clocks and rates of every GPU of the registry; small and round ones and powers of two are too common to tell."""
 
     def values(part: object) -> list[float]:
         if isinstance(part, Fact):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common
+from xstage_bench.cli.options import FILE, MODEL, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, model_gate, table
 from xstage_bench.cli.workload import check_workload, show_workload, workload_options
 from xstage_bench.errors import UsageError
@@ -30,7 +30,7 @@ TASK_COLUMNS = (
 
 
 @click.command("predict", short_help="Predict a schedule file, or a workload.")
-@click.argument("model", type=FILE)
+@click.argument("model", type=MODEL)
 @click.argument("schedule", type=FILE, required=False)
 @click.option("--pair", metavar="A>B", help="Use the model of this pair; default: the schedule's own.")
 @click.option("--sm-clock-mhz", type=float, metavar="MHZ", help="Predict for this SM clock; default: the model's.")
@@ -42,7 +42,7 @@ def command(
     out: Output, model: Path, schedule: Path | None, pair: str | None, sm_clock_mhz: float | None, compute: str, trace: Path | None,
     **workload: Any,
 ) -> int:  # fmt: skip
-    """Predict every burst or task of SCHEDULE with MODEL (a model.json, or a fitted run folder).
+    """Predict every burst or task of SCHEDULE with MODEL (a model.json, a fitted run folder, or a node's name).
 
     SCHEDULE is a file of bursts, {"producers": 132, "warps": 4, "start": "free", "bursts": [{"bytes": 65536, "gap_cycles": 2000}]} or CSV
     with one row for each burst, or of tasks with compute and dependencies (docs/measure.md). xstage explain says

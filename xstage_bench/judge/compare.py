@@ -17,7 +17,7 @@ from typing import Literal
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.judge.compare_errors import SCORES, changes, same_schedules, score_of
-from xstage_bench.machine.gpus import Default, borrowed
+from xstage_bench.machine.gpus import Default, borrowed, entries
 from xstage_bench.model.document import BurstGap, Model, PairModel, Validation, digest, load_validation
 from xstage_bench.model.estimate import Estimate, t_quantile
 from xstage_bench.model.headline import free_entry, headline_entry
@@ -147,7 +147,7 @@ def load_side(where: Path) -> Side:
 
 
 def load_reference(name: str) -> Side:
-    """Read one of the nodes that are shipped with this package.
+    """Read one of the nodes that are shipped with this package, or an entry of the registry that was measured.
 
     Raises
     ------
@@ -155,10 +155,11 @@ def load_reference(name: str) -> Side:
         There is none of this name; the hint lists those there are.
     """
     root = asset_dir("results") / "reference"
-    known = sorted(p.parent.name for p in root.glob(f"*/{MODEL_NAME}"))
+    shipped = {p.parent.name: p.parent for p in root.glob(f"*/{MODEL_NAME}")}
+    known = {e.name: e.model_path for e in entries().values() if e.model_path is not None} | shipped
     if name not in known:
-        raise UsageError(f"there is no reference node '{name}'", f"use one of: {', '.join(known) or 'none is installed'}")
-    side = load_side(root / name)
+        raise UsageError(f"there is no reference node '{name}'", f"use one of: {', '.join(sorted(known)) or 'none is installed'}")
+    side = load_side(known[name])
     return replace(side, name=f"reference {name}")
 
 

@@ -43,7 +43,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.value is None:
             return f"unknown: {self.source}"
         within = "" if self.low is None or self.high is None else f" [{self.low:g}, {self.high:g}]"
-        return f"{self.value:g}{within}, {self.status}{self.rule and f' by {self.rule}' or ''}: {self.source}"
+        return f"{self.value:g}{within}, {self.status}{f' by {self.rule}' if self.rule else ''}: {self.source}"
 
 
 UNKNOWN = Fact(status="unknown", source="no source seen")

@@ -55,6 +55,11 @@ def user_folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "xstage-bench" / "nodes"
 
 
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of an entry."""
+    return _NAME.fullmatch(text) is not None
+
+
 def read_entry(path: Path, origin: str) -> Entry:
     """Read one file of the registry.
 
@@ -64,7 +69,7 @@ def read_entry(path: Path, origin: str) -> Entry:
         It is no TOML, no entry, or its name is none.
     """
     try:
-        if not _NAME.fullmatch(path.stem):
+        if not is_name(path.stem):
             raise ValueError("a name has small letters, digits, dots and dashes")
         return Entry(path.stem, origin, path, msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), GpuFacts))
     except (msgspec.ValidationError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors

@@ -17,7 +17,7 @@ RULES: dict[str, str] = {
     "share-of-nominal": "R is the share of the nominal rate that the reference reaches; the interval is that of the shares seen elsewhere",
     "share-of-pcie": "R is the share of PCIe's nominal rate that stores to host memory reach on the reference",
     "bytes-per-cycle": "an SM drains as many bytes in a cycle as one of the reference; the interval reaches to other entries",
-    "capacity-per-sm": "an SM has as much outstanding as one of the same architecture, else of the reference; the interval holds all entries",
+    "capacity-per-sm": "an SM has as much outstanding as one of the same architecture, else of the reference; the interval holds all",
     "sum-of-sms": "the capacity of one SM times the number of SMs",
     "cycles": "an SM takes as many cycles as one of the reference",
     "same-clock": "the SM clock of the reference, where no source says another",
@@ -44,7 +44,7 @@ def completed_stage(facts: GpuFacts) -> StageFacts:
     mhz, lent_mhz = clock_of(facts).value, lent.sm_clock_mhz.value
     their = lent.stage
     assert mhz and lent_mhz and their.t0_ns.value and their.sm_gb_per_s.value and their.units.value  # noqa: PT018 - the reference has all
-    sm = _else(own.sm_gb_per_s, lambda: _per_cycle(facts, mhz))
+    sm = _else(own.sm_gb_per_s, lambda: _per_cycle(mhz))
     found = {
         "sm_gb_per_s": sm,
         "drain_gb_per_s": _else(own.drain_gb_per_s, lambda: _drain(facts)),
@@ -82,7 +82,8 @@ def _drain(facts: GpuFacts) -> Fact:
     base = _share(lent)
     shares = [s for f in gpus().values() if f.link.kind == "nvlink" and (s := _share(f)) is not None]
     assert base is not None
-    return _scaled(nominal * base, "share-of-nominal", *(nominal * s for s in _ends(shares)))
+    low, high = _ends(shares)
+    return _scaled(nominal * base, "share-of-nominal", nominal * low, nominal * high)
 
 
 def _share(facts: GpuFacts) -> float | None:
@@ -90,9 +91,10 @@ def _share(facts: GpuFacts) -> float | None:
     return drain / nominal if drain and nominal else None
 
 
-def _per_cycle(facts: GpuFacts, mhz: float) -> Fact:
+def _per_cycle(mhz: float) -> Fact:
     each = {name: s / clock_ for name, f in gpus().items() if (s := f.stage.sm_gb_per_s.value) and (clock_ := clock_of(f).value)}
-    return _scaled(mhz * each[REFERENCE_NODE], "bytes-per-cycle", *(mhz * e for e in _ends(each.values())))
+    low, high = _ends(each.values())
+    return _scaled(mhz * each[REFERENCE_NODE], "bytes-per-cycle", mhz * low, mhz * high)
 
 
 def _capacity(facts: GpuFacts) -> Fact:

@@ -1,14 +1,16 @@
 """The model of a node that was not measured: that of the reference, scaled to another GPU and link by the rules of the registry.
 
-What an SM does is in cycles and stays, but for its capacity and its own drain; what the link does follows the link. The eight parameters of
-the node model and the fitted laws of every (K, W) move by the same ratios, so both say the same. `results/public/transfer` shows how far off
-that is where somebody has measured.
+What an SM does is in cycles and stays, but for its capacity and its own drain; what the link does follows the link. The eight parameters
+of the node model and the fitted laws of every (K, W) move by the same ratios, so both say the same. `results/public/transfer` shows how
+far off that is where somebody has measured.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.machine.facts import Fact, GpuFacts, StageFacts
@@ -22,8 +24,6 @@ from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
 #: How the backend of a scaled model begins: nobody measured it.
 SCALED = "scaled:"
-#: From this share of what K producers drain alone on, they and not the link limit the rate.
-_PRODUCER_LIMITED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """From the reference to one entry: ratios of the link's rate, of one SM's bytes a cycle and capacity, of the SM clock; then its SMs, its
-    clock in MHz, its R, and what one SM drains here and there, in 10^9 bytes per second."""
+    """From the reference to one entry: ratios of the link's rate, of one SM's bytes a cycle and capacity, of the SM clock; then its SMs,
+    its clock in MHz, its R and what one SM drains, the same of the reference (10^9 bytes per second), and the reference's `curve`.
+    """
 
     link: Ratio
     sm: Ratio
@@ -67,7 +68,15 @@ class Transfer:
     clock_mhz: float
     drain_gb_per_s: float
     own_sm_gb_per_s: float
+    their_drain_gb_per_s: float
     their_sm_gb_per_s: float
+    curve: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+
+    def reached(self, asked: float) -> float:
+        """Return the share of R that producers reach who could drain `asked` times R on their own, as on the reference."""
+        if not self.curve[0] or asked <= self.curve[0][0]:
+            return min(asked, 1.0)
+        return min(asked, float(np.interp(np.log(asked), np.log(self.curve[0]), self.curve[1])))
 
 
 def transfer_of(facts: GpuFacts, lent: GpuFacts) -> Transfer:
@@ -86,10 +95,11 @@ def transfer_of(facts: GpuFacts, lent: GpuFacts) -> Transfer:
     mhz, their_mhz = clock_of(facts), clock_of(lent)
     clock = Ratio.of(mhz, their_mhz)
     sm = Ratio.of(own.sm_gb_per_s, their.sm_gb_per_s) / clock
-    assert mhz.value and own.sm_gb_per_s.value and their.sm_gb_per_s.value  # noqa: PT018 - measured or scaled
+    assert mhz.value and own.sm_gb_per_s.value and their.sm_gb_per_s.value and their.drain_gb_per_s.value  # noqa: PT018 - measured or scaled
     return Transfer(
         Ratio.of(own.drain_gb_per_s, their.drain_gb_per_s), sm, Ratio.of(own.sm_capacity_bytes, their.sm_capacity_bytes), clock,
-        int(facts.sm_count.value), mhz.value, own.drain_gb_per_s.value, own.sm_gb_per_s.value, their.sm_gb_per_s.value,
+        int(facts.sm_count.value), mhz.value, own.drain_gb_per_s.value, own.sm_gb_per_s.value,
+        their.drain_gb_per_s.value, their.sm_gb_per_s.value,
     )  # fmt: skip
 
 
@@ -153,6 +163,10 @@ def rules_used(stage: StageFacts) -> list[str]:
 
 
 def _pair(pair: PairModel, t: Transfer, most: int, stage: StageFacts) -> PairModel:
+    known = sorted((d.producers, r) for d in pair.drain if (r := d.makespan.value or d.sustained.value))
+    if known:
+        asked = tuple(k * t.their_sm_gb_per_s / t.their_drain_gb_per_s for k, _ in known)
+        t = replace(t, curve=(asked, tuple(min(a, r / known[-1][1]) for a, (_, r) in zip(asked, known, strict=True))))
     laws = [_law(e, t, most, WARP_STORE_BYTES[pair.flavour]) for e in pair.burst_gap if e.producers == most or e.producers < t.sms]
     drain = [_rates(d, t, most) for d in pair.drain if d.producers == most or d.producers < t.sms]
     seen = pair.calibrated_range
@@ -178,24 +192,20 @@ def _factor(name: str, t: Transfer) -> Ratio:
 
 def _basis(basis: NodeBasis, t: Transfer, stage: StageFacts) -> NodeBasis:
     """Move what predictions stand on: with another number of SMs, or on another die, the map is one that knows nothing."""
-    units = int(stage.units.value or 1)
+    units, same = int(stage.units.value or 1), len(basis.placement.smids) == t.sms
     return replace(
         basis,
         used={name: value * _factor(name, t).value for name, value in basis.used.items()},
-        placement=Placement(basis.placement.units, measured=False)
-        if len(basis.placement.smids) == t.sms
-        else uniform(range(t.sms), t.sms // units),
+        placement=Placement(basis.placement.units, measured=False) if same else uniform(range(t.sms), max(1, t.sms // units)),
         sm_clock_mhz=t.clock_mhz,
         notes=[*basis.notes, f"scaled from {REFERENCE_NODE}"],
     )
 
 
-def _rate(value: float, producers: int, t: Transfer, most: int) -> float:
-    """Move a rate of K producers, 10^9 bytes per second: what their own drains or the link limited is limited by the lower one here."""
-    more = _count(producers, t, most) / producers
-    own = producers * more * t.own_sm_gb_per_s
-    alone = value >= _PRODUCER_LIMITED * producers * t.their_sm_gb_per_s
-    return min(value * (t.sm * t.clock).value * more if alone else value * t.link.value, own, t.drain_gb_per_s)
+def _rate(producers: int, t: Transfer, most: int) -> float:
+    """Return by what the rate of K producers is multiplied: both nodes lose as much of R where their SMs ask for as many times R."""
+    new = t.drain_gb_per_s * t.reached(_count(producers, t, most) * t.own_sm_gb_per_s / t.drain_gb_per_s)
+    return new / (t.their_drain_gb_per_s * t.reached(producers * t.their_sm_gb_per_s / t.their_drain_gb_per_s))
 
 
 def _count(producers: int, t: Transfer, most: int) -> int:
@@ -204,14 +214,12 @@ def _count(producers: int, t: Transfer, most: int) -> int:
 
 
 def _law(e: BurstGap, t: Transfer, most: int, warp_store_bytes: int) -> BurstGap:
-    """Move one law: its rate by the ratio that limits it here, its capacity with the SMs that hold it, its knee where the lines meet then."""
+    """Move one law: its rate by what limits it here, its capacity with the SMs that hold it, its knee to where the lines meet then."""
     producers = _count(e.producers, t, most)
     more = Ratio(producers / e.producers)
-    old = e.drain_gb_per_s.value
-    new = None if old is None else _rate(old, e.producers, t, most)
-    link = new is not None and new < _PRODUCER_LIMITED * producers * t.own_sm_gb_per_s
+    link = producers * t.own_sm_gb_per_s > t.drain_gb_per_s
     wide = t.link if link else t.sm
-    rate = t.link if old is None or new is None else Ratio(new / old, wide.low, wide.high)
+    rate = Ratio(_rate(e.producers, t, most), wide.low, wide.high)
     stalled = (t.clock * more / rate).apply(e.stalled_cycles_per_warp_store)
     return replace(
         e,
@@ -244,8 +252,6 @@ def _knee(e: BurstGap, stalled: float | None, capacity: Ratio, warp_store_bytes:
 
 
 def _rates(rates: DrainRate, t: Transfer, most: int) -> DrainRate:
-    def moved(e: Estimate) -> Estimate:
-        return e if not e.value else Ratio(_rate(e.value, rates.producers, t, most) / e.value, t.link.low, t.link.high).apply(e)
-
-    every = {name: moved(getattr(rates, name)) for name in ("makespan", "sustained", "zero_gap", "mean_slope")}
+    rate = Ratio(_rate(rates.producers, t, most), t.link.low, t.link.high)
+    every = {name: rate.apply(getattr(rates, name)) for name in ("makespan", "sustained", "zero_gap", "mean_slope")}
     return DrainRate(producers=_count(rates.producers, t, most), **every)
