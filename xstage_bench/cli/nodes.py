@@ -14,7 +14,7 @@ from xstage_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.machine.facts import Fact
-    from xstage_bench.machine.gpus import Entry
+    from xstage_bench.machine.gpus import RegisteredNode
 
 _LIBRARIES = ("deep_ep", "nccl", "tilelink")
 _LISTED = ("drain_gb_per_s", "sm_gb_per_s", "sm_capacity_bytes")
@@ -79,7 +79,7 @@ def args(out: Output, name: str, library: str, ranks: int) -> int:
     from xstage_bench.machine.gpus import find_entry
     from xstage_bench.machine.scaling import completed_stage
     from xstage_bench.model.run_fit import find_model
-    from xstage_bench.model.transfer import rules_used
+    from xstage_bench.model.scaled_node import rules_used
     from xstage_bench.show.export.arguments import arguments
 
     stage = completed_stage(find_entry(name).facts)
@@ -146,7 +146,7 @@ def submit(out: Output, run: Path, name: str, path: Path | None) -> int:
     return 0
 
 
-def _facts(entry: Entry) -> dict[str, Fact]:
+def _facts(entry: RegisteredNode) -> dict[str, Fact]:
     """Every fact of an entry by its dotted name, those of the stage completed."""
     from xstage_bench.machine.facts import Fact
     from xstage_bench.machine.scaling import completed_stage
@@ -166,7 +166,7 @@ def _facts(entry: Entry) -> dict[str, Fact]:
     return found
 
 
-def _document(entry: Entry) -> dict[str, Any]:
+def _document(entry: RegisteredNode) -> dict[str, Any]:
     import msgspec
 
     facts = {name: msgspec.to_builtins(fact) for name, fact in _facts(entry).items()}

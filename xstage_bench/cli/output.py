@@ -128,7 +128,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
 def model_gate(out: Output, model: Model) -> dict[str, Any]:
     """Say on stderr that a model is scaled, or which pairs missed the hold-out of their own run; return what ``--json`` says of all."""
     from xstage_bench.judge.gate import missed
-    from xstage_bench.model.transfer import SCALED
+    from xstage_bench.model.scaled_node import SCALED
 
     if model.backend.startswith(SCALED):
         out.note("SCALED: " + "; ".join(model.notes[:1]) + "; what that rests on: xstage nodes show NAME")

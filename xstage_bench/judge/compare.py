@@ -165,10 +165,12 @@ def load_reference(name: str) -> Side:
 
 def refuse(baseline: Side, side: Side, across: Sequence[str]) -> None:
     """Raise `DataError` where the two sides are of different kinds, unless told to compare across just that."""
+    bare = baseline.manifest is None or side.manifest is None  # a model alone does not say how many SMs
+    gpus: tuple[object, object] = (baseline.model.gpu, side.model.gpu) if bare else (_gpu(baseline), _gpu(side))
     checks: list[tuple[str, object, object]] = [
         ("schema", baseline.model.schema_version, side.model.schema_version),
         ("backend", baseline.model.backend, side.model.backend),
-        ("gpu", _gpu(baseline), _gpu(side)),
+        ("gpu", *gpus),
     ]
     for name, a, b in checks:
         if a != b and name not in across:

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegisteredNode:
     """One entry of the registry: its name, whose it is (``package``, ``user``, or the other package's name), and its file."""
 
     name: str
@@ -60,7 +60,7 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def read_entry(path: Path, origin: str) -> Entry:
+def read_entry(path: Path, origin: str) -> RegisteredNode:
     """Read one file of the registry.
 
     Raises
@@ -71,18 +71,18 @@ def read_entry(path: Path, origin: str) -> Entry:
     try:
         if not is_name(path.stem):
             raise ValueError("a name has small letters, digits, dots and dashes")
-        return Entry(path.stem, origin, path, msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), GpuFacts))
+        return RegisteredNode(path.stem, origin, path, msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), GpuFacts))
     except (msgspec.ValidationError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         hint = "reinstall: pip install --force-reinstall xstage-bench" if origin == "package" else f"mend it, or remove {path}"
         raise DataError(f"{path}: {error}", hint) from None
 
 
 @cache
-def _shipped() -> dict[str, Entry]:
+def _shipped() -> dict[str, RegisteredNode]:
     return {p.stem: read_entry(p, "package") for p in sorted(Path(__file__).with_name("nodes").glob("*.toml"))}
 
 
-def _added() -> dict[str, Entry]:
+def _added() -> dict[str, RegisteredNode]:
     from importlib.metadata import entry_points
     from importlib.util import find_spec
 
@@ -99,12 +99,12 @@ def entry_names() -> list[str]:
     return sorted({*_shipped(), *(p.stem for p in user_folder().glob("*.toml"))})
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, RegisteredNode]:
     """Return every entry of the registry by name. Those of the package cannot be replaced, so that a name means the same everywhere."""
     return {**_added(), **_shipped()}
 
 
-def find_entry(name: str) -> Entry:
+def find_entry(name: str) -> RegisteredNode:
     """Return one entry by name.
 
     Raises

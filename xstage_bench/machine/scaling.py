@@ -1,6 +1,6 @@
 """From one kind of GPU to another: what an entry of the registry does not have is scaled from entries that have it, by a rule with a name.
 
-The rules carry single numbers. What scales a whole node model from them is `model.transfer`.
+The rules carry single numbers. What scales a whole node model from them is `model.scaled_node`.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def find_model(where: Path) -> Model:
 
     if not where.exists() and where.name == str(where) and not where.suffix:
         from xstage_bench.machine.gpus import entry_names
-        from xstage_bench.model.transfer import registered_model
+        from xstage_bench.model.scaled_node import registered_model
 
         if where.name in entry_names():
             return registered_model(where.name)

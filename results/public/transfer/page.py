@@ -22,8 +22,8 @@ from tables import main, per_cent, table
 
 from xstage_bench.io.json_file import encode_json, read_json
 from xstage_bench.model.document import Model
+from xstage_bench.model.scaled_node import registered_model
 from xstage_bench.model.tasks.predict import predict_tasks
-from xstage_bench.model.transfer import registered_model
 from xstage_bench.schedule.tasks import NONE, TaskSchedule
 from xstage_bench.workloads.rates import machine_of
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from xstage_bench.device.sim.presets import PRESETS, Groups, Preset
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.machine.facts import Fact
-from xstage_bench.machine.gpus import REFERENCE_NODE, Entry, entry_names, find_entry, reference_gpu
+from xstage_bench.machine.gpus import REFERENCE_NODE, RegisteredNode, entry_names, find_entry, reference_gpu
 from xstage_bench.machine.scaling import clock_of, completed_stage
 
 #: The preset that was calibrated on the reference.
@@ -34,7 +34,7 @@ def find_preset(name: str) -> Preset:
     return preset_of(entry)
 
 
-def preset_of(entry: Entry) -> Preset:
+def preset_of(entry: RegisteredNode) -> Preset:
     """Return two GPUs of a registry's entry.
 
     Notes
@@ -71,14 +71,19 @@ def preset_of(entry: Entry) -> Preset:
         sm_bytes_per_cycle=base.sm_bytes_per_cycle * each,
         capacity_alone_bytes=base.capacity_alone_bytes * held,
         capacity_both_bytes=base.capacity_both_bytes * held,
-        groups=base.groups if int(sms) == base.sm_count else dealt(int(sms), len(base.groups)),
+        groups=base.groups if int(sms) == base.sm_count else dealt(int(sms), base.groups),
     )
 
 
-def dealt(sms: int, groups: int) -> Groups:
-    """Deal pairs of neighbouring smids to groups of up to three subgroups, evenly: a tree of the recorded form, of no particular die."""
-    pairs = range((sms + 1) // 2)
-    return tuple(tuple(tuple(pairs[g::groups][s::3]) for s in range(3) if pairs[g::groups][s::3]) for g in range(groups))
+def dealt(sms: int, like: Groups) -> Groups:
+    """Deal pairs of neighbouring smids to groups and subgroups as unequal as those given: the recorded form, of no particular die."""
+    wanted = [[len(members) for members in group] for group in like]
+    found: list[list[list[int]]] = [[[] for _ in group] for group in like]
+    places = [(g, s) for g, group in enumerate(wanted) for s in range(len(group))]
+    for pair in range((sms + 1) // 2):
+        g, s = min(places, key=lambda at: (len(found[at[0]][at[1]]) + 0.5) / wanted[at[0]][at[1]])
+        found[g][s].append(pair)
+    return tuple(tuple(tuple(members) for members in group if members) for group in found)
 
 
 def _ratio(own: Fact, lent: Fact) -> float:

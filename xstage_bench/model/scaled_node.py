@@ -14,7 +14,7 @@ import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.machine.facts import Fact, GpuFacts, StageFacts
-from xstage_bench.machine.gpus import REFERENCE_NODE, Entry, find_entry
+from xstage_bench.machine.gpus import REFERENCE_NODE, RegisteredNode, find_entry
 from xstage_bench.machine.scaling import clock_of, completed_stage
 from xstage_bench.model.document import BurstGap, CalibratedRange, DrainRate, Model, PairModel, load_model
 from xstage_bench.model.estimate import Estimate
@@ -121,13 +121,13 @@ def registered_model(name: str) -> Model:
     return scaled_model(_own(lent, lent.model_path), lent.facts, entry)
 
 
-def _own(entry: Entry, path: Path) -> Model:
+def _own(entry: RegisteredNode, path: Path) -> Model:
     if not path.is_file():
         raise UsageError(f"the model of {entry.name} is missing: {path}", "reinstall xstage-bench, or measure one: xstage profile")
     return load_model(path)
 
 
-def scaled_model(model: Model, lent: GpuFacts, entry: Entry) -> Model:
+def scaled_model(model: Model, lent: GpuFacts, entry: RegisteredNode) -> Model:
     """Scale a fitted model of one entry to another.
 
     Parameters
@@ -135,7 +135,7 @@ def scaled_model(model: Model, lent: GpuFacts, entry: Entry) -> Model:
     model : Model
     lent : GpuFacts
         Whose model that is.
-    entry : Entry
+    entry : RegisteredNode
         Whose it shall be.
 
     Notes
