@@ -103,7 +103,7 @@ def test_a_flavour_of_ones_own_compiles_and_stores_as_it_says(tmp_path: Path, sa
 
 def test_a_gpu_of_ones_own_gives_its_rates(checkout: Path, quick_run: Any, tmp_path: Path) -> None:
     """What lays out a workload takes the tensor-core rate of the entry; without the entry it borrows that of the recorded GPU."""
-    entry = tomllib.loads(example("toml", "[my-gpu]"))["my-gpu"]
+    entry = tomllib.loads(example("toml", "NVIDIA X1"))
     model = json.loads((quick_run[0].folder.parent / "model.json").read_text())
     (tmp_path / "model.json").write_text(json.dumps(model | {"gpu": entry["names"][0]}))
     code = (

@@ -165,8 +165,9 @@ def load_reference(name: str) -> Side:
 
 def refuse(baseline: Side, side: Side, across: Sequence[str]) -> None:
     """Raise `DataError` where the two sides are of different kinds, unless told to compare across just that."""
-    bare = baseline.manifest is None or side.manifest is None  # a model alone does not say how many SMs
-    gpus: tuple[object, object] = (baseline.model.gpu, side.model.gpu) if bare else (_gpu(baseline), _gpu(side))
+    gpus: tuple[object, object] = (baseline.model.gpu, side.model.gpu)
+    if baseline.manifest is not None and side.manifest is not None:  # a model alone does not say how many SMs
+        gpus = (_gpu(baseline.manifest), _gpu(side.manifest))
     checks: list[tuple[str, object, object]] = [
         ("schema", baseline.model.schema_version, side.model.schema_version),
         ("backend", baseline.model.backend, side.model.backend),
@@ -243,11 +244,9 @@ def _together(baseline: Side, side: Side, pair: str) -> tuple[Errors, Errors] | 
     return same_schedules(first, second)
 
 
-def _gpu(side: Side) -> tuple[str, ...]:
+def _gpu(manifest: Manifest) -> tuple[str, ...]:
     """Name and number of SMs; another die of the same kind is comparable, and is what a fleet is made of."""
-    if side.manifest is None:
-        return (side.model.gpu,)
-    return tuple(dict.fromkeys(f"{g.name} with {g.sm_count} SMs" for g in side.manifest.node.gpus))
+    return tuple(dict.fromkeys(f"{g.name} with {g.sm_count} SMs" for g in manifest.node.gpus))
 
 
 def _names(side: Side) -> list[str]:
