@@ -12,6 +12,8 @@ from xstage_bench.errors import DataError, UsageError
 from xstage_bench.machine.facts import Fact, GpuFacts
 from xstage_bench.machine.gpus import REFERENCE_NODE, entries, entry_names, find_entry, find_gpu, user_folder
 from xstage_bench.machine.scaling import RULES, clock_of, completed_stage
+from xstage_bench.model.document import load_model
+from xstage_bench.model.headline import headline_entry, headline_rate
 
 ALL = [pytest.param(e, id=name) for name, e in entries().items()]
 ASKED_FOR = {
@@ -52,6 +54,22 @@ def test_what_is_missing_is_scaled_by_a_rule_with_a_name(entry):
         if found.low is not None and found.high is not None and found.status == "scaled":
             assert found.low * 0.999 <= found.value <= found.high * 1.001, name
     assert 1000 <= clock_of(entry.facts).value <= 2700
+
+
+def test_the_reference_says_what_its_recording_says():
+    """Recorded again, its entry has to follow."""
+    entry = find_entry(REFERENCE_NODE)
+    model = load_model(entry.model_path)
+    pair = model.find("0>1")
+    whole, stage = headline_entry(pair), entry.facts.stage
+    found = {
+        "drain_gb_per_s": headline_rate(pair)[0].value,
+        "sm_gb_per_s": min(pair.drain, key=lambda d: d.producers).makespan.value,
+        "sm_capacity_bytes": whole.capacity_bytes_per_producer.value,
+        "t0_ns": whole.t0_cycles.value * 1e3 / model.sm_clock_mhz,
+        "units": len(pair.node_basis.placement.units),
+    }
+    assert {name: getattr(stage, name).value for name in found} == pytest.approx(found, rel=0.005)
 
 
 def test_the_rules_by_hand():

@@ -32,10 +32,7 @@ class _Verbs(click.Group):
 @click.pass_context
 @common
 def command(out: Output, ctx: click.Context) -> int:
-    """List the nodes that have a name: what R, one SM's drain and one SM's capacity are, and how that is known.
-
-    A name stands wherever a verb takes MODEL, and in --backend sim:NAME.
-    """
+    """List nodes by name, for MODEL and --backend sim:NAME."""
     if ctx.invoked_subcommand is not None:
         return 0
     from xstage_bench.machine.gpus import entries
@@ -56,7 +53,7 @@ def command(out: Output, ctx: click.Context) -> int:
 @click.argument("name", type=NODE)
 @common
 def show(out: Output, name: str) -> int:
-    """Show every number of a node: value, interval, kind and source. Scaled ones name their rule."""
+    """Show value, interval, kind and source of every number."""
     from xstage_bench.machine.gpus import find_entry
 
     document = _document(find_entry(name))
@@ -73,7 +70,7 @@ def show(out: Output, name: str) -> int:
 @click.option("--ranks", type=click.IntRange(min=2), default=8, show_default=True, metavar="N", help="GPUs that exchange.")
 @common
 def args(out: Output, name: str, library: str, ranks: int) -> int:
-    """Print the arguments that a library takes of a node, each with its formula and whose that is."""
+    """Print a library's arguments for a node, with their formulas."""
     from dataclasses import asdict
 
     from xstage_bench.machine.gpus import find_entry
@@ -94,11 +91,11 @@ def args(out: Output, name: str, library: str, ranks: int) -> int:
 
 @command.command("add", short_help="Make a node of your own from a run.")
 @click.argument("run", type=FILE)
-@click.option("--name", required=True, metavar="NAME", help="h100-nv18-mine: small letters, digits, dots, dashes.")
-@click.option("--out", "folder", type=FILE, metavar="DIR", help="Default: your own registry, ~/.config/xstage-bench/nodes.")
+@click.option("--name", required=True, metavar="NAME", help="For example h100-nv18-mine.")
+@click.option("--out", "folder", type=FILE, metavar="DIR", help="Default: ~/.config/xstage-bench/nodes.")
 @common
 def add(out: Output, run: Path, name: str, folder: Path | None) -> int:
-    """Write the fitted run RUN as a node: NAME.toml and its model. From then on NAME stands for it."""
+    """Write the fitted run RUN as a node of your own."""
     from xstage_bench.io.atomic import write_bytes
     from xstage_bench.machine.gpus import entry_names, is_name, user_folder
     from xstage_bench.model.document import save
@@ -122,11 +119,11 @@ def add(out: Output, run: Path, name: str, folder: Path | None) -> int:
 
 @command.command("submit", short_help="Pack what of a run is worth contributing.")
 @click.argument("run", type=FILE)
-@click.option("--name", required=True, metavar="NAME", help="GPUs and links: h100-nv18-x8.")
+@click.option("--name", required=True, metavar="NAME", help="For example h100-nv18-x8.")
 @click.option("--out", "path", type=FILE, metavar="FILE", help="Default: NAME.tar.gz.")
 @common
 def submit(out: Output, run: Path, name: str, path: Path | None) -> int:
-    """Pack entry, model, validation and versions of RUN: no host, user, path, UUID or PCI address; checked, and refused otherwise."""
+    """Pack RUN without hosts, users, paths, UUIDs and PCI addresses: checked."""
     from xstage_bench.io.atomic import write_bytes
     from xstage_bench.machine.gpus import is_name
     from xstage_bench.model.run_fit import find_model, find_validation
