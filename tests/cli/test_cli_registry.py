@@ -101,7 +101,7 @@ def test_verbs_take_a_name(capfdbinary: Any, tmp_path: Path) -> None:
     refused, _ = call(capfdbinary, "compare", "h800-nv8", RECORDED, code=1)
     assert "backend" in refused["error"], "a scaled number never stands beside a measured one unasked"
     nowhere, _ = call(capfdbinary, "predict", "nowhere", tmp_path / "s.json", code=2)
-    assert "no node of this name" in nowhere["error"]
+    assert "no such file, run folder or node" in nowhere["error"]
     assert [c.value for c in NODE.shell_complete(None, None, "h20")] == ["h20-nv18", "h200-nv18"]
     assert "h800-nv8" in [c.value for c in MODEL.shell_complete(None, None, "h8")]
 

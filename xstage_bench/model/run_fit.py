@@ -157,7 +157,7 @@ def find_model(where: Path) -> Model:
 
         if where.name in entry_names():
             return registered_model(where.name)
-        raise UsageError(f"no file or run folder {where}, and no node of this name", "xstage nodes lists the nodes that have a name")
+        raise UsageError(f"{where}: no such file, run folder or node", "xstage nodes lists the nodes that have a name")
     if where.is_dir():
         if not (where / MODEL_NAME).exists():
             raise UsageError(f"{where} holds no {MODEL_NAME}", f"xstage fit {where}")
