@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -21,6 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tables import main, per_cent, table
 
 from xstage_bench.io.json_file import encode_json, read_json
+from xstage_bench.machine.facts import StageFacts
+from xstage_bench.machine.gpus import entries, reference_gpu
+from xstage_bench.machine.scaling import completed_stage
 from xstage_bench.model.document import Model
 from xstage_bench.model.scaled_node import registered_model
 from xstage_bench.model.tasks.predict import predict_tasks
@@ -114,6 +118,31 @@ def summary(folder: Path) -> list[list[object]]:
     return lines
 
 
+def carried() -> list[list[object]]:
+    """Return, for each published number of a stage, what the rules make of the reference alone, as of a GPU of its architecture."""
+    lent = reference_gpu().architecture
+    lines: list[list[object]] = []
+    for name, entry in entries().items():
+        own = entry.facts.stage
+        scaled = completed_stage(msgspec.structs.replace(entry.facts, stage=StageFacts(), architecture=lent))
+        for key in own.__struct_fields__:
+            known, guess = getattr(own, key), getattr(scaled, key)
+            if known.status == "published" and guess.value is not None:
+                source = known.source.partition(":")[0]
+                lines.append(
+                    [
+                        name,
+                        f"`{key}`",
+                        f"{known.value:.4g}",
+                        f"{guess.value:.4g}",
+                        f"{guess.value / known.value - 1:+.0%}",
+                        guess.rule,
+                        source,
+                    ]
+                )
+    return lines
+
+
 def tables(folder: Path) -> dict[str, str]:
     """Return the tables of README.md."""
     head = ["GPU", "epilogue", "cases", "median error", "largest", "bandwidth alone: median", "largest"]
@@ -121,8 +150,9 @@ def tables(folder: Path) -> dict[str, str]:
         [row["gpu"], row["epilogue"], row["m"], row["k"], f"{row['measured']:.2f}", f"{row['ratio']:.2f}", f"{100 * row['error']:+.0f} %"]
         for row in scored(folder)
     ]
+    numbers = ["node", "number", "published", "scaled", "error", "rule", "source"]
     cells = ["GPU", "epilogue", "M", "K", "remote / local, measured", "predicted", "error"]
-    return {"summary": table(head, summary(folder)), "cases": table(cells, each)}
+    return {"summary": table(head, summary(folder)), "cases": table(cells, each), "carried": table(numbers, carried())}
 
 
 if __name__ == "__main__":
