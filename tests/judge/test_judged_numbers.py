@@ -184,7 +184,7 @@ def test_what_a_rate_is_held_against(model: Model, simulated: bool) -> None:
         ("NVIDIA H200", 478.1 * 0.97, {"achieved", "raw link"}),
         ("NVIDIA H200", 478.1 * 1.03, {"achieved", "raw link"}),
         ("NVIDIA Unknown", 478.1, {"achieved", "raw link"}),
-        ("NVIDIA H100 80GB HBM3", 478.1 * 0.99, {"achieved", "raw link", "payload limit", "nominal"}),
+        ("NVIDIA H100 80GB HBM3", 478.1 * 0.99, {"achieved", "raw link", "payload limit", "nominal", "copy engine"}),
     ],
 )
 def test_what_is_not_known_of_a_link_is_not_shown(model: Model, gpu: str, line: float | None, names: set[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Literal
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.judge.compare_errors import SCORES, changes, same_schedules, score_of
-from xstage_bench.machine.gpus import Default, borrowed
+from xstage_bench.machine.gpus import Default, borrowed, entries
 from xstage_bench.model.document import BurstGap, Model, PairModel, Validation, digest, load_validation
 from xstage_bench.model.estimate import Estimate, t_quantile
 from xstage_bench.model.headline import free_entry, headline_entry
@@ -147,7 +147,7 @@ def load_side(where: Path) -> Side:
 
 
 def load_reference(name: str) -> Side:
-    """Read one of the nodes that are shipped with this package.
+    """Read one of the nodes that are shipped with this package, or an entry of the registry that was measured.
 
     Raises
     ------
@@ -155,19 +155,23 @@ def load_reference(name: str) -> Side:
         There is none of this name; the hint lists those there are.
     """
     root = asset_dir("results") / "reference"
-    known = sorted(p.parent.name for p in root.glob(f"*/{MODEL_NAME}"))
+    shipped = {p.parent.name: p.parent for p in root.glob(f"*/{MODEL_NAME}")}
+    known = {e.name: e.model_path for e in entries().values() if e.model_path is not None} | shipped
     if name not in known:
-        raise UsageError(f"there is no reference node '{name}'", f"use one of: {', '.join(known) or 'none is installed'}")
-    side = load_side(root / name)
+        raise UsageError(f"there is no reference node '{name}'", f"use one of: {', '.join(sorted(known)) or 'none is installed'}")
+    side = load_side(known[name])
     return replace(side, name=f"reference {name}")
 
 
 def refuse(baseline: Side, side: Side, across: Sequence[str]) -> None:
     """Raise `DataError` where the two sides are of different kinds, unless told to compare across just that."""
+    gpus: tuple[object, object] = (baseline.model.gpu, side.model.gpu)
+    if baseline.manifest is not None and side.manifest is not None:  # a model alone does not say how many SMs
+        gpus = (_gpu(baseline.manifest), _gpu(side.manifest))
     checks: list[tuple[str, object, object]] = [
         ("schema", baseline.model.schema_version, side.model.schema_version),
         ("backend", baseline.model.backend, side.model.backend),
-        ("gpu", _gpu(baseline), _gpu(side)),
+        ("gpu", *gpus),
     ]
     apart = {name: f"{name}: {baseline.name} is {a}, {side.name} is {b}" for name, a, b in checks if a != b and name not in across}
     if apart:
@@ -241,11 +245,9 @@ def _together(baseline: Side, side: Side, pair: str) -> tuple[Errors, Errors] | 
     return same_schedules(first, second)
 
 
-def _gpu(side: Side) -> tuple[str, ...]:
+def _gpu(manifest: Manifest) -> tuple[str, ...]:
     """Name and number of SMs; another die of the same kind is comparable, and is what a fleet is made of."""
-    if side.manifest is None:
-        return (side.model.gpu,)
-    return tuple(dict.fromkeys(f"{g.name} with {g.sm_count} SMs" for g in side.manifest.node.gpus))
+    return tuple(dict.fromkeys(f"{g.name} with {g.sm_count} SMs" for g in manifest.node.gpus))
 
 
 def _names(side: Side) -> list[str]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from xstage_bench.errors import XStageError
 from xstage_bench.judge.compare import load_reference
-from xstage_bench.machine.gpus import GpuFacts, find_gpu, kind_of
+from xstage_bench.machine.facts import GpuFacts
+from xstage_bench.machine.gpus import find_gpu, kind_of
 from xstage_bench.model.headline import headline_rate
 
 if TYPE_CHECKING:

@@ -157,7 +157,7 @@ def usable_samples(run: Run) -> pd.DataFrame:
 
 
 def find_model(where: Path) -> Model:
-    """Read the model named by a path: a model.json, or the run folder that holds one.
+    """Read the model named by a path, a model.json or the run folder that holds one, or by the name of a node of the registry.
 
     Raises
     ------
@@ -168,6 +168,13 @@ def find_model(where: Path) -> Model:
     """
     from xstage_bench.model.document import load_model
 
+    if not where.exists() and where.name == str(where) and not where.suffix:
+        from xstage_bench.machine.gpus import entry_names
+        from xstage_bench.model.scaled_node import registered_model
+
+        if where.name in entry_names():
+            return registered_model(where.name)
+        raise UsageError(f"{where}: no such file, run folder or node", "xstage nodes lists the nodes that have a name")
     if where.is_dir():
         if not (where / MODEL_NAME).exists():
             raise UsageError(f"{where} holds no {MODEL_NAME}", f"xstage fit {where}")
