@@ -44,9 +44,9 @@ class BurstGap:
     ----------
     producers, warps : int
     bytes : int
-        Reference burst per producer at which `t0_cycles`, `recovery_gap_cycles` and `peak_backlog_bytes` stand.
+        Reference burst per producer at which `recovery_gap_cycles` and `peak_backlog_bytes` stand.
     t0_cycles : Estimate
-        Backpressure-free issue time of the reference burst, mean over producers.
+        Issue time without backpressure, mean over producers, as measured at `t0_bytes`.
     drain_gb_per_s : Estimate
         R, all producers together, by makespan.
     capacity_bytes, capacity_bytes_per_producer : Estimate
@@ -68,6 +68,9 @@ class BurstGap:
         |fitted - measured| / measured of the mean issue time over the sizes fitted.
     sizes, repetitions, processes : int
         How many burst sizes, valid repetitions of the scarcest of them, and processes entered.
+    t0_bytes : int or None
+        Burst per producer at which `t0_cycles` stands: the largest measured one below the knee, of at most 32 KiB. Null in files of
+        earlier versions, whose T0 is extrapolated to `bytes`.
     """
 
     producers: int
@@ -91,6 +94,7 @@ class BurstGap:
     sizes: int = 0
     repetitions: int = 0
     processes: int = 0
+    t0_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

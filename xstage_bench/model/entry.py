@@ -89,10 +89,11 @@ def entry(cell: CellFit, flavour: str, rates: Rates, slowest_slope: float | None
     size = reference_bytes(cell.warps, flavour)
     volume = cell.producers * size
     t0, base, free = cell.free_cycles(size / cell.store_bytes), cell.parameter(BASE), cell.parameter(FREE)
+    measured = cell.free_size(REFERENCE_BYTES)
     rate, statistic, note = drain_of(cell, rates, sm_clock_mhz)
     per_cycle = 1e3 / sm_clock_mhz
-    free_sizes = int((cell.stores < cell.fit.theta[KNEE]).sum()) if cell.fit.saturated else cell.stores.size
-    no_free = f"only {free_sizes} burst sizes lie below the knee" if free_sizes < 2 else None
+    free_sizes = cell.onset.free + 1
+    no_free = f"only {free_sizes} burst size lies below the knee" if free_sizes < 2 else None
     no_knee = f"the sweep never saturates: no stall up to {int(cell.stores[-1]) * cell.store_bytes} bytes per producer"
     no_rate = note or "R is not identified"
     capacity = None if rate is None else cell.capacity_bytes(rate, sm_clock_mhz)
@@ -113,7 +114,8 @@ def entry(cell: CellFit, flavour: str, rates: Rates, slowest_slope: float | None
         producers=cell.producers,
         warps=cell.warps,
         bytes=size,
-        t0_cycles=of_free(t0),
+        t0_cycles=of_free(cell.issue(measured)),
+        t0_bytes=None if no_free else int(cell.stores[measured]) * cell.store_bytes,
         drain_gb_per_s=of(rate, no_rate, statistic=statistic, reason=note),
         capacity_bytes=whole,
         capacity_bytes_per_producer=whole.scaled(1 / cell.producers),
