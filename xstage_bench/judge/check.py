@@ -14,7 +14,7 @@ from xstage_bench.io.identity import in_words
 from xstage_bench.machine.finding import Finding, Status
 from xstage_bench.machine.gpus import REFERENCE_GPU, Default, borrowed, find_gpu, reference_gpu
 from xstage_bench.model.document import Model, PairModel
-from xstage_bench.model.headline import free_entry, headline_entry
+from xstage_bench.model.headline import headline_entry, t0_at
 from xstage_bench.model.resample import MIN_PROCESSES
 
 if TYPE_CHECKING:
@@ -260,14 +260,14 @@ def _second_knee(valid: pd.DataFrame) -> Finding:
 
 
 def _fitted(pair: PairModel) -> list[Finding]:
-    entry, free = headline_entry(pair), free_entry(pair)
+    entry = headline_entry(pair)
     plain = (pair.flavour, pair.layout) == ("st.v4", "contiguous")
     name_of_pair = f"pair {pair.pair}" + ("" if plain else f" ({pair.flavour}, {pair.layout})")
-    if entry is None or free is None:
+    if entry is None:
         return [Finding(f"{name_of_pair} fit", "warn", "nothing was fitted", "xstage run --only isolated")]
     found = []
-    for name, one, number in (("R", entry, entry.drain_gb_per_s), ("Q", entry, entry.capacity_bytes), ("T0", free, free.t0_cycles)):
-        at = f"K = {one.producers}, W = {one.warps}"
+    for name, number in (("R", entry.drain_gb_per_s), ("Q", entry.capacity_bytes), ("T0", entry.t0_cycles)):
+        at = t0_at(entry) if name == "T0" else f"K = {entry.producers}, W = {entry.warps}"
         check = f"{name_of_pair} {name}"
         if number.value is None:
             hint = "add larger bursts" if name == "Q" else "add burst sizes"

@@ -107,7 +107,6 @@ def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.PairGroup,
     flat = drain.plateaus(periodic, known, clock, setting.processes, setting.resamples, seed)
     isolated = wanted[wanted["probe"].isin(samples_in.ISOLATED) & (wanted["bytes"] > 0)]
     measured = set(samples_in.grid(rows))
-    slowest = {w: f.fit.theta[FREE] + (f.fit.theta[EXCESS] if f.fit.saturated else 0.0) for (k, w), f in fits.items() if k == 1}
     entries = []
     for producers, warps in samples_in.grid(isolated):
         fit = fits.get((producers, warps))
@@ -115,7 +114,7 @@ def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.PairGroup,
             reason = "fewer than 2 burst sizes" if (producers, warps) in measured else "no valid samples"
             entries.append(missing_entry(producers, warps, group.flavour, reason))
         else:
-            one = entry(fit, group.flavour, rates, slowest.get(warps), clock)
+            one = entry(fit, group.flavour, rates, fits.get((1, warps)), clock)
             entries.append(replace(one, recipe=recipe(fit, rates, flat, clock)))
     return PairModel(
         pair=group.pair,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from xstage_bench.model.arrays import FloatArray
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.cells import Cell
 from xstage_bench.model.knee import (
     BASE,
@@ -87,10 +88,17 @@ class CellFit:
         value, draws, apart = (np.asarray(function(m)) for m in self.issue_mean_cycles)
         return Resampled(float(value), draws, apart, self.repetitions_per_process)
 
-    def free_size(self, most_bytes: int) -> int:
-        """Index of the largest size below the knee, of at most `most_bytes` per producer."""
-        small = int((self.stores * self.store_bytes <= most_bytes).sum()) - 1
-        return max(0, min(self.onset.free, small))
+    def free_size(self, most_bytes: int, alone: CellFit | None = None) -> int:
+        """Index of the largest size below the knee, of at most `most_bytes` per producer.
+
+        The knee is rounded. Where `alone`, the fewest producers with these warps, had the same size, it may not take longer than theirs.
+        """
+        issue = self.issue_mean_cycles[0]
+        size = max(0, min(self.onset.free, int((self.stores * self.store_bytes <= most_bytes).sum()) - 1))
+        usual = {} if alone is None else dict(zip(alone.stores.tolist(), alone.issue_mean_cycles[0].tolist(), strict=True))
+        while size > 0 and issue[size] > STALLED * usual.get(float(self.stores[size]), np.inf):
+            size -= 1
+        return size
 
     def free_cycles(self, stores: float) -> Resampled:
         """T0 of a burst of `stores` warp-stores per warp."""
