@@ -16,6 +16,7 @@ from xstage_bench.machine.gpus import REFERENCE_GPU, Default, borrowed, find_gpu
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.headline import headline_entry, t0_at
 from xstage_bench.model.resample import MIN_PROCESSES
+from xstage_bench.model.stretches import LENGTH, bad_stretches
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +77,7 @@ def criticise(run: Run, model: Model | None) -> list[Finding]:
     findings = [*_record(run), *_statuses(measured, valid)]
     if valid.empty:
         return findings
-    findings += [_repetitions(valid), *_spreads(valid), _drift(samples), _clock(valid), *_environment(run)]
+    findings += [_repetitions(valid), *_spreads(valid), _drift(samples), _stretches(valid), _clock(valid), *_environment(run)]
     names = list(dict.fromkeys(gpu.name for gpu in run.manifest.node.gpus))
     findings += [_sleep(valid, names), _second_knee(valid), *_limits(names)]
     if model is None:
@@ -172,6 +173,14 @@ def _drift(samples: pd.DataFrame) -> Finding:
         return Finding("drift", "ok", detail)
     status: Status = "fail" if abs(worst) > GREAT_DRIFT else "warn"
     return Finding("drift", status, detail, "let the node reach a steady temperature, and measure again")
+
+
+def _stretches(valid: pd.DataFrame) -> Finding:
+    found = bad_stretches(valid)
+    if not found.bad:
+        return Finding("stretches", "ok", f"no stretch of {LENGTH} executions was disturbed")
+    hint = "something else used the GPUs or their links now and then (xstage doctor): measure again"
+    return Finding("stretches", "warn", f"{found.sentence()}; the fit left them out", hint)
 
 
 def _clock(valid: pd.DataFrame) -> Finding:

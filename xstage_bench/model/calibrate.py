@@ -21,6 +21,7 @@ from xstage_bench.model.knee import BASE, EXCESS, FREE
 from xstage_bench.model.periodic import steady
 from xstage_bench.model.release import release_laws
 from xstage_bench.model.resample import MIN_PROCESSES, Resampled, combine
+from xstage_bench.model.stretches import bad_stretches
 from xstage_bench.model.timer import timer_facts
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ def calibrate(samples: pd.DataFrame, *, backend: str, gpu: str, sm_clock_mhz: fl
         notes.append(
             f"{len(asked) - len(valid)} of {len(asked)} rows were not valid (throttled, warm-up, timed out or corrupt) and left out"
         )
+    disturbed = bad_stretches(valid)
+    if disturbed.bad:
+        notes.append(f"{disturbed.sentence()}; their {int(disturbed.rows.sum())} rows were left out")
+        valid = valid[~disturbed.rows]
     pairs = [_pair(asked, valid, group, setting) for group in samples_in.groups(asked)]
     return Model(
         schema_version=SCHEMA_VERSION,
