@@ -307,6 +307,8 @@ def _difference(
             return found("undetermined", e.reason or f"{parameter.name} has no interval on one side ({e.status})")
         if entry.processes < MIN_PROCESSES:
             return found("undetermined", f"{entry.processes} process(es) on one side: the spread between processes is not known")
+    if parameter.name != "drain_gb_per_s" and (a.t0_bytes is None) != (b.t0_bytes is None):
+        return found("undetermined", "one side was fitted by an earlier version, with other rules for T0 and Q: xstage fit RUN")
     if parameter.name == "t0_cycles" and t0_at(a) != t0_at(b):
         return found("undetermined", f"the sweeps differ: T0 stands at {t0_at(a)} and at {t0_at(b)}")
     change = change_of(a, b, parameter, *level)
