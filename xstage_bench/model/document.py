@@ -7,6 +7,7 @@ and a reason. Lists hold one entry per (K, W) or per K, so that a reader needs n
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,8 @@ from xstage_bench.model.release import ReleaseLaw
 from xstage_bench.model.tasks.costs import TaskCosts
 
 SCHEMA_VERSION = 1
+#: Keys that files of earlier versions lack: null, they must not make another model of such a file.
+_LATER_KEYS = re.compile(rb',\s*"(choice_error|t0_bytes)": null')
 ModelName = Literal["bandwidth_only", "loggp", "burst_gap", "node"]
 HoldoutStatus = Literal["pass", "fail", "undetermined", "not_judged"]
 
@@ -348,9 +351,9 @@ def load_validation(path: Path) -> Validation:
 
 
 def digest(model: Model) -> str:
-    """Return a hash of what was fitted; the verdicts of a hold-out are no part of it."""
+    """Return a hash of what was fitted; the verdicts of a hold-out are no part of it, nor are later keys that a file does not have."""
     bare = replace(model, pairs=[replace(p, holdout=None) for p in model.pairs])
-    return hashlib.blake2b(encode_json(bare), digest_size=8).hexdigest()
+    return hashlib.blake2b(_LATER_KEYS.sub(b"", encode_json(bare)), digest_size=8).hexdigest()
 
 
 def save(path: Path, document: Model | Validation) -> None:
