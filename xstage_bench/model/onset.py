@@ -52,7 +52,7 @@ class Onset:
         slope = (issue_mean_cycles[..., self.stalled + 1] - late) / (second - first)
         over = late - self.free_cycles(stores, issue_mean_cycles, first)
         excess = np.maximum(slope - self._step(stores, issue_mean_cycles), 1e-9)
-        return np.clip(first - over / excess, stores[self.free], first)
+        return np.asarray(np.clip(first - over / excess, stores[self.free], first))
 
     def bend(self, stores: FloatArray, issue_mean_cycles: FloatArray) -> FloatArray:
         """Return how far the onset moves, in warp-stores, when the stalled line bends as its third size shows; 0 without one."""
