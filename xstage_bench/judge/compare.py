@@ -20,7 +20,7 @@ from xstage_bench.judge.compare_errors import SCORES, changes, same_schedules, s
 from xstage_bench.machine.gpus import Default, borrowed
 from xstage_bench.model.document import BurstGap, Model, PairModel, Validation, digest, load_validation
 from xstage_bench.model.estimate import Estimate, t_quantile
-from xstage_bench.model.headline import headline_entry, t0_at
+from xstage_bench.model.headline import headline_entry, t0_at, t0_bytes
 from xstage_bench.model.holdout import Errors
 from xstage_bench.model.resample import MIN_PROCESSES
 from xstage_bench.model.run_fit import MODEL_NAME, VALIDATION_NAME, find_model, is_simulated, usable_samples
@@ -105,6 +105,7 @@ class Difference:
     high: float | None = None
     verdict: Verdict
     reason: str | None = None
+    bytes: int | None = None  # per producer, at which T0 stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +297,7 @@ def _difference(
         return Difference(
             pair=pair, baseline_pair=against, parameter=parameter.name, producers=None if b is None else b.producers,
             warps=None if b is None else b.warps, baseline=values[0], value=values[1], change=middle, low=low, high=high,
-            verdict=verdict, reason=reason,
+            verdict=verdict, reason=reason, bytes=t0_bytes(b) if b is not None and parameter.name == "t0_cycles" else None,
         )  # fmt: skip
 
     if a is None or b is None:
