@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.model.headline import headline_entry, headline_rate
+from xstage_bench.model.headline import headline_entry, headline_rate, t0_bytes
 from xstage_bench.schedule.bursts import HOST
 from xstage_bench.show.figures import Absent, FigureSpec, counted, label, new_figure
 
@@ -98,7 +98,7 @@ def _write(axes: Axes, row: int, column: int, pair: PairModel, rate: float, deta
             lines.append("–" if q is None else f"{q / 1e6:.2f}")
         if detailed and t0 is not None:
             lines.append(f"T0 {t0:.0f} cycles")
-            lines.append(f"({entry.bytes / 1e3:.0f} kB per SM)")
+            lines.append(f"({t0_bytes(entry) / 1e3:.0f} kB per SM)")
     heavy = "bold" if odd else "normal"
     axes.text(
         column, row, "\n".join(lines), ha="center", va="center", fontsize=7.5 if detailed else 6.5, fontweight=heavy, linespacing=1.35

@@ -74,7 +74,7 @@ def _text(done: Comparison) -> str:
         change = None if d.change is None else f"{100 * d.change:+.2f} %"
         interval = None if d.low is None or d.high is None else f"{100 * d.low:+.2f} to {100 * d.high:+.2f} %"
         pair = d.pair if d.pair == d.baseline_pair else f"{d.pair} ({d.baseline_pair})"
-        rows.append([d.verdict, pair, d.parameter, d.producers, d.warps, d.baseline, d.value, change, interval, d.reason or ""])
-    head = ["", "pair", "parameter", "K", "W", "baseline", "run", "change", "interval", ""]
+        rows.append([d.verdict, pair, d.parameter, d.producers, d.warps, d.bytes, d.baseline, d.value, change, interval, d.reason or ""])
+    head = ["", "pair", "parameter", "K", "W", "bytes", "baseline", "run", "change", "interval", ""]
     notes = "".join(f"note: {note}\n" for note in done.notes)
     return f"{_label(done.baseline)} -> {_label(done.side)}\n\n{table(head, rows)}\n\n{notes}{done.verdict}"

@@ -16,8 +16,9 @@ from xstage_bench.judge.of_run import deltas_of_run, facts_of_run
 from xstage_bench.machine.finding import Finding, Status
 from xstage_bench.machine.gpus import REFERENCE_GPU, Default, borrowed, find_gpu, reference_gpu
 from xstage_bench.model.document import Model, PairModel
-from xstage_bench.model.headline import free_entry, headline_entry
+from xstage_bench.model.headline import headline_entry, t0_at
 from xstage_bench.model.resample import MIN_PROCESSES
+from xstage_bench.model.stretches import LENGTH, bad_stretches
 from xstage_bench.record.sound import IMPOSSIBLE
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def criticise(run: Run, model: Model | None) -> list[Finding]:
     findings = [*_record(run), *_impossible(samples), *_statuses(measured, valid), *link_findings(run.manifest)]
     if valid.empty:
         return findings
-    findings += [_repetitions(valid), *_spreads(valid), _drift(samples), _clock(valid), *_environment(run)]
+    findings += [_repetitions(valid), *_spreads(valid), _drift(samples), _stretches(valid), _clock(valid), *_environment(run)]
     names = list(dict.fromkeys(gpu.name for gpu in run.manifest.node.gpus))
     findings += [_sleep(valid, names), _second_knee(valid), *_limits(names)]
     if model is None:
@@ -195,6 +196,14 @@ def _drift(samples: pd.DataFrame) -> Finding:
     return Finding("drift", status, detail, "let the node reach a steady temperature, and measure again")
 
 
+def _stretches(valid: pd.DataFrame) -> Finding:
+    found = bad_stretches(valid)
+    if not found.bad:
+        return Finding("stretches", "ok", f"no stretch of {LENGTH} executions was disturbed")
+    hint = "something else used the GPUs or their links now and then (xstage doctor): measure again"
+    return Finding("stretches", "warn", f"{found.sentence()}; the fit left them out", hint)
+
+
 def _clock(valid: pd.DataFrame) -> Finding:
     clock = valid["sm_clock_mhz"].dropna()
     if clock.empty:
@@ -281,14 +290,14 @@ def _second_knee(valid: pd.DataFrame) -> Finding:
 
 
 def _fitted(pair: PairModel) -> list[Finding]:
-    entry, free = headline_entry(pair), free_entry(pair)
+    entry = headline_entry(pair)
     plain = (pair.flavour, pair.layout) == ("st.v4", "contiguous")
     name_of_pair = f"pair {pair.pair}" + ("" if plain else f" ({pair.flavour}, {pair.layout})")
-    if entry is None or free is None:
+    if entry is None:
         return [Finding(f"{name_of_pair} fit", "warn", "nothing was fitted", "xstage run --only isolated")]
     found = []
-    for name, one, number in (("R", entry, entry.drain_gb_per_s), ("Q", entry, entry.capacity_bytes), ("T0", free, free.t0_cycles)):
-        at = f"K = {one.producers}, W = {one.warps}"
+    for name, number in (("R", entry.drain_gb_per_s), ("Q", entry.capacity_bytes), ("T0", entry.t0_cycles)):
+        at = t0_at(entry) if name == "T0" else f"K = {entry.producers}, W = {entry.warps}"
         check = f"{name_of_pair} {name}"
         if number.value is None:
             hint = "add larger bursts" if name == "Q" else "add burst sizes"

@@ -7,6 +7,7 @@ and a reason. Lists hold one entry per (K, W) or per K, so that a reader needs n
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -20,6 +21,8 @@ from xstage_bench.model.release import ReleaseLaw
 from xstage_bench.model.tasks.costs import TaskCosts
 
 SCHEMA_VERSION = 1
+#: Keys that files of earlier versions lack: null, they must not make another model of such a file.
+_LATER_KEYS = re.compile(rb',\s*"(choice_error|t0_bytes)": null')
 ModelName = Literal["bandwidth_only", "loggp", "burst_gap", "node"]
 HoldoutStatus = Literal["pass", "fail", "undetermined", "not_judged"]
 
@@ -46,9 +49,9 @@ class BurstGap:
     ----------
     producers, warps : int
     bytes : int
-        Reference burst per producer at which `t0_cycles`, `recovery_gap_cycles` and `peak_backlog_bytes` stand.
+        Reference burst per producer at which `recovery_gap_cycles` and `peak_backlog_bytes` stand.
     t0_cycles : Estimate
-        Backpressure-free issue time of the reference burst, mean over producers.
+        Issue time without backpressure, mean over producers, as measured at `t0_bytes`.
     drain_gb_per_s : Estimate
         R, all producers together, by makespan.
     capacity_bytes, capacity_bytes_per_producer : Estimate
@@ -70,6 +73,9 @@ class BurstGap:
         |fitted - measured| / measured of the mean issue time over the sizes fitted.
     sizes, repetitions, processes : int
         How many burst sizes, valid repetitions of the scarcest of them, and processes entered.
+    t0_bytes : int or None
+        Burst per producer at which `t0_cycles` stands: the largest measured one below the knee, of at most 32 KiB. Null in files of
+        earlier versions, whose T0 is extrapolated to `bytes`.
     """
 
     producers: int
@@ -93,6 +99,7 @@ class BurstGap:
     sizes: int = 0
     repetitions: int = 0
     processes: int = 0
+    t0_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,9 +365,9 @@ def load_validation(path: Path) -> Validation:
 
 
 def digest(model: Model) -> str:
-    """Return a hash of what was fitted; the verdicts of a hold-out are no part of it."""
+    """Return a hash of what was fitted; the verdicts of a hold-out are no part of it, nor are later keys that a file does not have."""
     bare = replace(model, pairs=[replace(p, holdout=None) for p in model.pairs])
-    return hashlib.blake2b(encode_json(bare), digest_size=8).hexdigest()
+    return hashlib.blake2b(_LATER_KEYS.sub(b"", encode_json(bare)), digest_size=8).hexdigest()
 
 
 def save(path: Path, document: Model | Validation) -> None:
