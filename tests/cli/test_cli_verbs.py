@@ -111,7 +111,7 @@ def test_predict_says_what_it_extrapolates(profiled, xstage, tmp_path):
     path = tmp_path / "s.json"
     ((_, most),) = {tuple(p["calibrated_range"]["bytes"]) for p in json.loads((folder / "model.json").read_text())["pairs"]}
     inside, beyond = ({"producers": 132, "warps": 4, "bursts": [{"bytes": 65536}, {"bytes": size}]} for size in (32768, most + 2048))
-    for schedules, said in (([inside], None), ([inside, beyond], "1 of 2 schedules lie outside")):
+    for schedules, said in (([inside], None), ([inside, beyond], "1 of 2 schedules outside")):
         path.write_text(json.dumps({"schema_version": 1, "schedules": schedules}))
         done = xstage("predict", folder, path, "--json")
         assert done.code == 0, done.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -212,7 +213,8 @@ def predict_schedules(
                 f"use at most {seen[1]} producers",
             )
     found = predict_all(model, schedules, pair, sm_clock_mhz)
-    return [replace(p, notes=(*p.notes, *_t0_notes(pair_model(model, s, pair), s))) for s, p in zip(schedules, found, strict=True)]
+    notes = [_t0_notes(pair_model(model, s, pair), s) for s in schedules]
+    return [replace(p, notes=(*p.notes, *said)) if said else p for p, said in zip(found, notes, strict=True)]
 
 
 def _t0_notes(pair: PairModel, schedule: Schedule) -> list[str]:
