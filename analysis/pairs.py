@@ -108,7 +108,7 @@ def _write(axes: Axes, row: int, column: int, pair: PairModel, rate: float, deta
 def _cell(axes: Axes, row: int, column: int, colour: str, *, hatch: str = "", thick: bool = False) -> None:
     from matplotlib.patches import Rectangle
 
-    width, edge = (2.4, "#c0392b") if thick else (0.6, "0.6")
+    width, edge = (2.4, "#d55e00") if thick else (0.6, "0.6")
     box = Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, facecolor=colour, edgecolor=edge, linewidth=width, hatch=hatch)
     axes.add_patch(box)
 

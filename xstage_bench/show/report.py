@@ -75,9 +75,10 @@ def render_report(
     told, judgement = judged(model, validation)
     play = whatif_data(told, ranked(model, manifest))
     return render(
-        "report.html.j2", answer=answer(model, manifest, judgement), author=author_table(model, manifest), matrix=matrix(model, manifest),
-        quality=quality(model, validation, manifest), next=next_command(run, model, validation),
-        play=as_script_data(play) if play["pairs"] else "", scripts=script("node.js") + script("whatif.js"), name=run.name, gpus=gpu_names(run), manifest=manifest, sentences=verdict_sentences(model, manifest),
+        "report.html.j2", name=run.name, gpus=gpu_names(run), manifest=manifest, answer=answer(model, manifest, judgement),
+        author=author_table(model, manifest), matrix=matrix(model, manifest), quality=quality(model, validation, manifest),
+        next=next_command(run, validation), play=as_script_data(play) if play["pairs"] else "",
+        scripts=script("node.js") + script("whatif.js"), sentences=verdict_sentences(model, manifest),
         warnings=[*warnings(model, validation, manifest), *missed_words(judgement)], notes=[*manifest.notes, *model.notes],
         verdict=verdict_table(model, manifest), yardsticks=copies_table(load_copies(run.folder), manifest), scale=scale(model, manifest),
         statuses=status_table(run.samples()), parameters=parameter_tables(model),
@@ -96,13 +97,14 @@ def quality(model: Model, validation: Validation | None, manifest: Manifest) -> 
     score = next((s.issue_time for s in mine if s.issue_time.median_error is not None), None)
     if score is None:
         return ""
-    return f"The model of {arrow(slowest.pair)} misses unseen bursts by {percent(score.median_error)} (median), {percent(score.p95_error)} (95 %)."
+    errors = f"{percent(score.median_error)} (median), {percent(score.p95_error)} (95 %)"
+    return f"The model of {arrow(slowest.pair)} misses unseen bursts by {errors}."
 
 
-def next_command(run: Run, model: Model, validation: Validation | None) -> str:
+def next_command(run: Run, validation: Validation | None) -> str:
     """Return what to type next: finish, fit and judge what is not, else ask whether the node is in order."""
     if not run.manifest.complete:
-        return "xstage run --resume"
+        return f"xstage run --resume --out {run.name}"
     if validation is None:
         return f"xstage validate {run.name}"
     return f"xstage check {run.name}"
@@ -216,7 +218,13 @@ def _figure(drawn: Drawn) -> dict[str, Any]:
         if len(data) > LARGEST_SVG_BYTES:
             data, kind = image_bytes(drawn, "png"), "png"
         source = data_url(data, kind)
-    return {"spec": drawn.spec, "alt": f"{drawn.spec.title}: {drawn.spec.caption}", "source": source, "reason": drawn.reason, "failed": drawn.failed}
+    return {
+        "spec": drawn.spec,
+        "alt": f"{drawn.spec.title}: {drawn.spec.caption}",
+        "source": source,
+        "reason": drawn.reason,
+        "failed": drawn.failed,
+    }
 
 
 def write_report_files(run: Run, model: Model, validation: Validation | None) -> dict[str, Path]:

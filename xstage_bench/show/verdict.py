@@ -1,4 +1,4 @@
-"""The report's answer: for who writes a kernel, four numbers of the worst and the best pair; for who runs the node, pass or not, and why."""
+"""The report's answer: for who writes a kernel, four numbers of two pairs; for who runs the node, pass or not, and why."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.model.predict import predict_all
 from xstage_bench.schedule.bursts import HOST, Burst, Schedule
 from xstage_bench.show.html import Table
-from xstage_bench.show.report_tables import MISSING, estimate, number
+from xstage_bench.show.report_tables import MISSING, estimate, number, percent
 
 if TYPE_CHECKING:
     from xstage_bench.machine.finding import Finding
     from xstage_bench.model.document import Model, PairModel
+    from xstage_bench.model.prediction import PredictedSchedule
     from xstage_bench.record.manifest import Manifest
 
 #: The burst whose gap and stall are quoted, and how many follow each other.
@@ -99,26 +100,30 @@ def _author_row(model: Model, name: str, pair: PairModel) -> list[str] | None:
     base = Schedule((Burst(step),), producers, warps, int(source), int(destination), "free", pair.flavour, pair.layout)
     sizes = range(step, LARGEST_BYTES + 1, step)
     quoted = max(step, QUOTED_BYTES // step * step)
-    longest = 2.0 * producers * quoted / (_rate(pair) or 1.0) * model.sm_clock_mhz / 1e3
-    gaps = [round(i * longest / STEPS) for i in range(STEPS + 1)]
+    per_us = 1 / model.sm_clock_mhz
 
-    def train(gap: int) -> Schedule:
-        return replace(base, bursts=(Burst(quoted, gap),) * BURSTS)
+    def trains(size: int) -> tuple[str, PredictedSchedule]:
+        """Return the least gap at which none of these bursts stalls, and the bursts with none."""
+        longest = 2.0 * producers * size / (_rate(pair) or 1.0) / per_us / 1e3
+        gaps = [round(i * longest / STEPS) for i in range(STEPS + 1)]
+        found = predict_all(model, [replace(base, bursts=(Burst(size, gap),) * BURSTS) for gap in gaps])
+        enough = next((g for g, p in zip(gaps, found, strict=True) if "stalled" not in p.regime), None)
+        return "none" if enough is None else f"{number(enough * per_us, 2)} µs", found[0]
 
     try:
-        alone, *trains = predict_all(model, [replace(base, start="isolated", bursts=tuple(map(Burst, sizes))), *map(train, gaps)])
+        alone = predict_all(model, [replace(base, start="isolated", bursts=tuple(map(Burst, sizes)))])[0]
+        free = next((sizes[i - 1] if i else 0 for i, r in enumerate(alone.regime) if r == "stalled"), None)
+        gap, packed = trains(quoted)
+        if gap == "none" and free:
+            gap = f"none: it stalls alone ({free / 1024:g} KiB: {trains(free)[0]})"
     except XStageError:
         return None
-    stalled = [r == "stalled" for r in alone.regime]
-    free = next((sizes[i - 1] if i else 0 for i, s in enumerate(stalled) if s), None)
-    enough = next((g for g, p in zip(gaps, trains, strict=True) if "stalled" not in p.regime), None)
-    per_us = 1 / model.sm_clock_mhz
-    worst = int(trains[0].issue_cycles.argmax())
-    took, instead = trains[0].issue_cycles[worst] * per_us, trains[0].t0_cycles[worst] * per_us
+    worst = int(packed.issue_cycles.argmax())
+    took, instead = packed.issue_cycles[worst] * per_us, packed.t0_cycles[worst] * per_us
     return [
         f"{name}: {arrow(pair.pair)}",
         f"all up to {LARGEST_BYTES >> 10} KiB" if free is None else f"{free / 1024:g} KiB",
-        "none: it stalls alone" if enough is None else f"{number(enough * per_us, 2)} µs",
+        gap,
         MISSING if rate is None else estimate(rate[0]),
         f"{number(took, 2)} µs, not {number(instead, 2)}",
     ]
@@ -147,5 +152,6 @@ def matrix(model: Model, manifest: Manifest) -> dict[str, Any] | None:
 
     rows = [{"gpu": s, "cells": [cell(s, d) for d in gpus]} for s in gpus]
     slow = sum(c["kind"] in ("slow", "far", "failed") for row in rows for c in row["cells"])
-    said = f"{len(pairs)} pairs, {number(rates[0])} to {number(rates[-1])} GB/s, median {number(middle)}; {slow} below {1 - SLOW:.0%} of it or failed"
+    spread = f"{number(rates[0])} to {number(rates[-1])} GB/s, median {number(middle)}"
+    said = f"{len(pairs)} pairs, {spread}; {slow} below {percent(1 - SLOW, 0)} of it or failed"
     return {"gpus": gpus, "rows": rows, "compact": len(gpus) > COMPACT_ABOVE, "said": said}

@@ -12,7 +12,17 @@ from xstage_bench.show.html import TEMPLATES
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model, PairModel
 
-_ISSUE = ("turnaround", "gap_overhead", "stall_turnaround", "start_lag_ns", "store_bytes", "unroll", "tail_unheld", "empty", "empty_per_warp")
+_ISSUE = (
+    "turnaround",
+    "gap_overhead",
+    "stall_turnaround",
+    "start_lag_ns",
+    "store_bytes",
+    "unroll",
+    "tail_unheld",
+    "empty",
+    "empty_per_warp",
+)
 _TABLE = ("warps", "stores", "fresh", "following", "store_cycles", "port_cycles", "group")
 _DIGITS = 10
 
@@ -41,7 +51,9 @@ def whatif_data(model: Model, pairs: list[PairModel]) -> dict[str, Any]:
 
 def _pair(pair: PairModel, tables: list[Any], maps: list[Any]) -> dict[str, Any]:
     basis, entry, rate = pair.node_basis, headline_entry(pair), headline_rate(pair)
-    assert basis is not None and basis.spread is not None and basis.issue.table is not None  # can_play
+    assert basis is not None  # can_play
+    assert basis.spread is not None
+    assert basis.issue.table is not None
     units = basis.placement.unit_of(basis.placement.smids).tolist()
     known = basis.spread.calibrated
     return {

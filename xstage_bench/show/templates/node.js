@@ -153,7 +153,11 @@ const NodeModel = (() => {
         now += dt;
         level = Math.min(Math.max(level + growth * dt, 0), buffer);
         for (const u of units) u.backlog = Math.max(u.backlog - u.rate * dt, 0);
-        if (watch && dt > 0) watch(now, sum(units.map((u) => u.backlog)) + level);
+        if (watch && dt > 0) watch(now, level + sum(units.map((u) => {
+          // A burst joins its queue in whole when it begins; what its unit has not issued yet is no backlog.
+          const going = u.due === FAR, b = going ? u.burst : u.burst - 1;
+          return b < 0 ? 0 : Math.max(0, u.backlog - u.members * bursts[b].load * Math.min(1, Math.max(0, 1 - (now - (going ? u.begin : u.was)) / watch.issue[b])));
+        })));
         for (const u of units) {
           if (u.ahead > dt + TIE) continue;
           const b = bursts[u.burst], held = u.backlog;
@@ -196,6 +200,7 @@ const NodeModel = (() => {
           if (known > u.begin + b.free + TIE)
             least += (issue.stall_turnaround * issue.store_bytes + b.unheld) * Math.max(u.members / r - 1 / rate, 0);
           u.burst++;
+          u.was = u.begin;
           u.begin = u.due = timed ? Math.max(end + least, next.deadline) : end + Math.max(least, next.gap + issue.gap_overhead);
         }
       }

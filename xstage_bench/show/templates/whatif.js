@@ -73,7 +73,7 @@
   }
 
   function update() {
-    const a = asked(), m = modelOf(a.p), us = (cycles) => cycles / a.p.clock_mhz, points = [];
+    const a = asked(), m = modelOf(a.p), us = (cycles) => cycles / a.p.clock_mhz, shown = [];
     const found = m.predict(schedule(a)), worst = found.reduce((x, y) => y.issue - y.t0 > x.issue - x.t0 ? y : x);
     let words;
     if (!found.some((b) => b.stalled)) words = `Free: every burst takes ${text(us(worst.issue))} µs to issue.`;
@@ -95,11 +95,7 @@
       c.fillStyle = ink(b.stalled && known ? "--stalled" : colour);
       c.fillRect(x(i + 0.12), y(us(b.issue)), x(i + 0.88) - x(i + 0.12), y(0) - y(us(b.issue)));
     }), `Issue time of ${found.length} bursts, ${text(us(found[0].issue))} to ${text(us(worst.issue))} microseconds; T0 is ${text(t0)}.`);
-    m.predict(schedule(a), (now, bytes) => points.push([us(now), bytes / 1e6]));
-    // The model takes a burst in whole when it begins; what is not issued yet does not count as backlog.
-    const issued = (t) => found.reduce((v, b) => v + a.bytes * a.producers * Math.min(Math.max(b.issue ? (t - us(b.start)) / us(b.issue) : 1, 0), 1), 0) / 1e6;
-    const begun = (t) => found.filter((b) => us(b.start) < t).length * a.bytes * a.producers / 1e6;
-    const shown = points.map(([t, v]) => [t, Math.max(0, v - Math.max(0, begun(t) - issued(t)))]);
+    m.predict(schedule(a), Object.assign((now, bytes) => shown.push([us(now), bytes / 1e6]), { issue: found.map((b) => b.issue) }));
     const q = m.capacity(a.producers) / 1e6, most = Math.max(...shown.map((p) => p[1]), Number.isFinite(q) ? q : 0) * 1.15 || 1;
     const end = shown.length ? Math.max(shown[shown.length - 1][0], us(found[found.length - 1].start)) || 1 : 1;
     chart(at("backlog"), end, most, "µs", Number.isFinite(q) ? q : null, (c, x, y) => {
