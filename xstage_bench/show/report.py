@@ -212,15 +212,17 @@ def provenance(model: Model, manifest: Manifest) -> Table:
 
 def _figure(drawn: Drawn) -> dict[str, Any]:
     """Return what the template needs of one figure."""
-    source = None
+    source, finding = None, drawn.spec.title
     if drawn.figure is not None:
+        finding = str(drawn.figure.get_label()) or finding
         data, kind = image_bytes(drawn, "svg"), "svg+xml"
         if len(data) > LARGEST_SVG_BYTES:
             data, kind = image_bytes(drawn, "png"), "png"
         source = data_url(data, kind)
     return {
         "spec": drawn.spec,
-        "alt": f"{drawn.spec.title}: {drawn.spec.caption}",
+        "finding": finding,
+        "alt": f"{finding}: {drawn.spec.caption}",
         "source": source,
         "reason": drawn.reason,
         "failed": drawn.failed,

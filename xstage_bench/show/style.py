@@ -57,9 +57,10 @@ def label(figure: Figure, run: Run, n: int | str, heading: str = "") -> None:
     n : int or str
         How many bursts are drawn, or a phrase that says it ("21 repetitions of 40 schedules").
     heading : str
-        Left above the axes.
+        Left above the axes: what this run has found, in words. The report takes it as the figure's title (`Figure.get_label`).
     """
     manifest = run.manifest
+    figure.set_label(heading)
     width, height = figure.get_size_inches()
     count = f"n = {thousands(n)} bursts" if isinstance(n, int) else n
     foot = f"{gpu_names(run)}  ·  {manifest.created[:10]}  ·  {count}  ·  backend {manifest.backend}"
