@@ -53,9 +53,10 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("producing SMs, K")
-    left.set(ylabel="drain rate R (GB/s = 10⁹ B/s)", ylim=(0, None))
+    top = max([1.0, *(e.value for d in remote.drain for e in (d.makespan, d.sustained) if e.value)])
+    left.set(ylabel="drain rate R (GB/s = 10⁹ B/s)", ylim=(0, 1.6 * top))
     right.set(ylabel="outstanding capacity per SM, Q/K (kB)", ylim=(0, None))
-    left.legend(loc="upper left" if local is None else "lower right")
+    left.legend(loc="upper left" if local is None else "lower right", fontsize=6.5)
     right.legend(loc="lower right")
     repetitions = max((e.repetitions for e in remote.burst_gap), default=0)
     rates = sorted((d.producers, d.makespan.value) for d in remote.drain if d.makespan.value is not None)
@@ -108,8 +109,8 @@ FIGURE = FigureSpec(
     title="Drain rate and capacity against SM count",
     caption=(
         "Left: where R stops growing with K, the link is full; the same code writing the GPU's own memory (local control) shows "
-        "what the SMs could do without it. Right: the capacity per SM. Where the points lie level over K and W, Q belongs to "
-        "the SM and that of the GPU is K times it. Where nothing saturates there is no Q and no point."
+        "what the SMs could do without it (it leaves the axis). Right: the capacity per SM. Where the points lie level over K and "
+        "W, Q belongs to the SM and that of the GPU is K times it. Where nothing saturates there is no Q and no point."
     ),
     draw=draw,
     order=50,

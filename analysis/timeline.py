@@ -106,7 +106,7 @@ FIGURE = FigureSpec(
     title="Store time line of one burst, before and after onset",
     caption=(
         "Left: how far the warps have got. A burst below the knee rises at the free issue rate to its end; a larger one follows "
-        "it until about Q bytes are outstanding (red, with its interval) and then advances only as fast as the link drains. "
+        "it until about Q bytes are outstanding (orange, with its interval) and then advances only as fast as the link drains. "
         "Right: the same as time per store. Stamping each store adds to its cost, so read shapes here and values elsewhere."
     ),
     draw=draw,

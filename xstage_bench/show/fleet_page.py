@@ -68,20 +68,22 @@ def _strip(fleet: Fleet, out: Path | None) -> list[dict[str, Any]]:
         if link.drain_gb_per_s is not None:
             rates.setdefault((link.node, int(link.pair.partition(">")[0])), []).append(link.drain_gb_per_s)
     usual = [next((s.median for s in p.spreads if s.metric == "drain_gb_per_s"), None) for p in fleet.populations]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for node in fleet.nodes:
-        cells, middle = [], usual[node.population]
+        cells: list[dict[str, Any]] = []
+        losses, middle = [0.0], usual[node.population]
         for gpu in sorted(g for name, g in rates if name == node.node):
             change = None if not middle else median(rates[node.node, gpu]) / middle - 1
             kind = "none" if change is None else "far" if change < -2 * SLOW else "slow" if change < -SLOW else "usual"
             words = MISSING if change is None else f"{100 * change:+.1f} %"
-            cells.append({"gpu": gpu, "kind": kind, "text": words, "loss": -(change or 0.0)})
+            cells.append({"gpu": gpu, "kind": kind, "text": words})
+            losses.append(-(change or 0.0))
         report = None if out is None else Path(fleet.folder) / node.node / REPORT_NAME
-        link = Path(os.path.relpath(report, out)).as_posix() if report is not None and out is not None and report.is_file() else None
-        worst = max((c["loss"] for c in cells), default=0.0) if not node.failed_pairs else inf
-        rows.append(
-            {"node": node.node, "link": quote(link) if link else None, "cells": cells, "loss": worst, "failed": len(node.failed_pairs)}
-        )
+        there = None
+        if report is not None and report.is_file():
+            there = quote(Path(os.path.relpath(report, out)).as_posix())
+        worst = inf if node.failed_pairs else max(losses)
+        rows.append({"node": node.node, "link": there, "cells": cells, "loss": worst, "failed": len(node.failed_pairs)})
     return sorted(rows, key=lambda row: (-row["loss"], row["node"]))[:MOST_NODES]
 
 

@@ -150,8 +150,9 @@ def matrix(model: Model, manifest: Manifest) -> dict[str, Any] | None:
         kind = "far" if rate < (1 - 2 * SLOW) * middle else "slow" if rate < (1 - SLOW) * middle else "usual"
         return {"text": number(rate), "kind": kind, "pair": key, "words": f"{arrow(key)}: {number(rate)} GB/s"}
 
-    rows = [{"gpu": s, "cells": [cell(s, d) for d in gpus]} for s in gpus]
-    slow = sum(c["kind"] in ("slow", "far", "failed") for row in rows for c in row["cells"])
+    cells = [[cell(s, d) for d in gpus] for s in gpus]
+    rows = [{"gpu": s, "cells": line} for s, line in zip(gpus, cells, strict=True)]
+    slow = sum(c["kind"] in ("slow", "far", "failed") for line in cells for c in line)
     spread = f"{number(rates[0])} to {number(rates[-1])} GB/s, median {number(middle)}"
     said = f"{len(pairs)} pairs, {spread}; {slow} below {percent(1 - SLOW, 0)} of it or failed"
     return {"gpus": gpus, "rows": rows, "compact": len(gpus) > COMPACT_ABOVE, "said": said}
