@@ -11,6 +11,7 @@ from xstage_bench.io.identity import in_words
 from xstage_bench.judge.gate import judged
 from xstage_bench.judge.yardstick import marks
 from xstage_bench.measure.copies import load_copies
+from xstage_bench.model.document import digest
 from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.schedule.bursts import HOST
 from xstage_bench.show.figures import Drawn, draw_figures, gpu_names, image_bytes, read_once, render_figures
@@ -90,7 +91,7 @@ def render_report(
 def quality(model: Model, validation: Validation | None, manifest: Manifest) -> str:
     """Say how good the model of the slowest pair is on schedules that it has not seen, with its tail."""
     slowest = next(iter(ranked(model, manifest)), None)
-    if slowest is None or validation is None:
+    if slowest is None or validation is None or validation.fitted not in (None, digest(model)):
         return ""
     form = "burst_gap" if slowest.node_basis is None else "node"
     mine = (s for s in validation.models if (s.pair, s.flavour, s.model) == (slowest.pair, slowest.flavour, form))
