@@ -6,6 +6,7 @@ A Schedule says what is stored, so these have a kernel of their own. A pair name
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,17 @@ class PullShape:
 def sums(shape: PullShape, salt: int) -> NDArray[np.uint32]:
     """Return what each warp must have summed, shape (K, W), for memory filled with `salt`: the arithmetic of ``cuda/pulls.cu``."""
     own = WINDOW_BYTES // LOAD_BYTES // shape.warps
-    loads = np.arange(shape.loads, dtype=np.uint64) % own
-    warp = np.arange(shape.producers * shape.warps, dtype=np.uint64)  # the windows of all warps lie side by side
-    lane = np.arange(LOAD_BYTES // 16, dtype=np.uint64)
-    place = ((warp[:, None, None] * own + loads[:, None]) * len(lane) + lane).astype(np.uint32)
-    x, y, z, w = words(place, salt)
-    return np.sum(x + 3 * y + 5 * z + 7 * w, axis=(1, 2), dtype=np.uint32).reshape(shape.producers, shape.warps)
+    each = _sums_of_loads(shape.producers, salt).reshape(-1, own)  # the windows of all warps lie side by side
+    turns, rest = divmod(shape.loads, own)
+    total = each.sum(axis=1, dtype=np.uint32) * np.uint32(turns) + each[:, :rest].sum(axis=1, dtype=np.uint32)
+    return total.astype(np.uint32).reshape(shape.producers, shape.warps)
+
+
+@lru_cache(maxsize=8)
+def _sums_of_loads(producers: int, salt: int) -> NDArray[np.uint32]:
+    """Sum over the lanes of every load of all windows."""
+    x, y, z, w = words(np.arange(producers * WINDOW_BYTES // 16, dtype=np.uint32), salt)
+    return np.asarray((x + 3 * y + 5 * z + 7 * w).reshape(-1, LOAD_BYTES // 16).sum(axis=1, dtype=np.uint32))
 
 
 def words(place: NDArray[np.uint32], salt: int) -> tuple[NDArray[np.uint32], ...]:
