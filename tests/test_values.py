@@ -90,7 +90,7 @@ def test_samples(sound: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str],
     assert all(np.isfinite(t.summary()["issue_mean_cycles"]).all() for t in replayed if t.status == "ok")
     if marked:
         assert checked == 4
-        assert fleet.nodes == [] or fleet.nodes[0].impossible_rows
+        assert fleet.nodes == [] or fleet.nodes[0].impossible_rows or column.startswith("drain"), "a fleet reads no fences"
 
 
 def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
