@@ -45,7 +45,9 @@ class Tiles:
 
     def __post_init__(self) -> None:
         if not self.tile_ns >= 0 or min(self.tiles, self.warps, 1 if self.sms is None else self.sms) < 1 or self.bytes < 0:
-            raise UsageError("tiles, SMs and warps must be at least 1, bytes and times not negative", "Tiles(tile_ns=..., tiles=..., bytes=...)")
+            raise UsageError(
+                "tiles, SMs and warps must be at least 1, bytes and times not negative", "Tiles(tile_ns=..., tiles=..., bytes=...)"
+            )
 
 
 def lost_cycles(stage: Stage, burst_bytes: float, waves: int, tile_cycles: float) -> float:

@@ -45,7 +45,9 @@ class KernelTiming:
 
 def runs_of_trace(slices: Iterable[TraceSlice]) -> list[KernelRun]:
     """Return the kernels of a PyTorch trace: events of the category ``kernel``."""
-    return [KernelRun(s.name, s.dur * 1e3, _blocks((s.args or {}).get("grid"))) for s in slices if s.cat.lower() in ("kernel", "gpu_kernel")]
+    return [
+        KernelRun(s.name, s.dur * 1e3, _blocks((s.args or {}).get("grid"))) for s in slices if s.cat.lower() in ("kernel", "gpu_kernel")
+    ]
 
 
 def runs_of_csv(path: Path, data: bytes) -> list[KernelRun]:
@@ -61,6 +63,8 @@ def runs_of_csv(path: Path, data: bytes) -> list[KernelRun]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is neither a trace nor a table", _EXPORT) from error
     lines = [line for line in text.splitlines() if not line.startswith("==")]  # what ncu says of itself
+    while any(line.startswith('"ID"') for line in lines[1:]):  # and what the program said
+        del lines[0]
     try:
         rows = list(rows_of("\n".join(lines)))
         head = header_names(rows[0][1]) if rows else []

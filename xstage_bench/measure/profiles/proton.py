@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.measure.profiles.slices import TraceSlice
 from xstage_bench.measure.stamps.layout import KINDS, Stamps
 
+IntArray = NDArray[np.int64]
 _TRACK = re.compile(r"^(.*) Core(\d{1,6}) CTA(\d{1,9})\b")
 _WARP = re.compile(r"^warp (\d{1,6})\b")
 #: What scopes are called of which nobody said what they are.
@@ -34,6 +36,7 @@ def stamps_of(
     *,
     sm_clock_mhz: float,
     tile_bytes: int,
+    unit_bytes: int,
     store: str | None = None,
     compute: str | None = None,
     kernel: str | None = None,
@@ -49,6 +52,8 @@ def stamps_of(
         At which the kernel ran; the trace does not say.
     tile_bytes : int
         That one burst of an SM stores, all its warps together.
+    unit_bytes : int
+        Of one warp-store: what a warp stores is rounded up to whole ones.
     store, compute : str, optional
         Names of the scopes; default: those whose names say so.
     kernel : str, optional
@@ -75,18 +80,23 @@ def stamps_of(
     end = start + np.rint(np.array([s.dur for _, s in mine]) * _CYCLES_OF_UNIT).astype(np.int64)
     start, end = _in_turn(sm, block, start, end)
     warps = len(set(warp[block == block[0]].tolist()))
-    zero = int(start.min())
+    same = (block[1:] == block[:-1]) & (warp[1:] == warp[:-1])
+    if (same & (start[1:] < end[:-1])).any():
+        raise DataError(f"{path}: scopes of one warp overlap", "name one scope that stores and one that computes, neither inside the other")
+    burst = -(-tile_bytes // (warps * unit_bytes)) * unit_bytes
+    zero, cycle_ns = int(start.min()), np.float64(1e3 / sm_clock_mhz)
     return Stamps(
         smid=sm, block=block, warp=warp, kind=kind, event=np.full(kind.size, -1),
-        bytes=np.where(kind == KINDS.index("burst") + 1, tile_bytes // warps, 0), start_clock=start - zero, end_clock=end - zero,
-        start_ns=(start - zero) * 1e3 / sm_clock_mhz, end_ns=(end - zero) * 1e3 / sm_clock_mhz, sm_clock_mhz=sm_clock_mhz,
+        bytes=np.where(kind == KINDS.index("burst") + 1, burst, 0), start_clock=start - zero, end_clock=end - zero,
+        start_ns=(start - zero).astype(np.float64) * cycle_ns, end_ns=(end - zero).astype(np.float64) * cycle_ns,
+        sm_clock_mhz=sm_clock_mhz,
     )  # fmt: skip
 
 
 def _track(s: TraceSlice, path: Path) -> tuple[str, int, int, int]:
     process, thread = _TRACK.match(str(s.pid)), _WARP.match(str(s.tid))
     if process is None or thread is None:
-        raise DataError(f"{path}: track '{s.pid} {s.tid}'[:80] is none of Proton's", "KERNEL CoreN CTAm, warp W: proton.finalize writes it")
+        raise DataError(f"{path}: track '{s.pid} {s.tid}' is none of Proton's", "KERNEL CoreN CTAm, warp W: proton.finalize writes it")
     return process[1], int(process[2]), int(process[3]), int(thread[1])
 
 
@@ -99,7 +109,7 @@ def _kinds(names: list[str], store: str | None, compute: str | None, path: Path)
     return kinds
 
 
-def _in_turn(sm: np.ndarray, block: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _in_turn(sm: IntArray, block: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
     """Put the CTAs of an SM one after the other, as their times all begin at 0."""
     start, end = start.copy(), end.copy()
     for one in np.unique(sm):

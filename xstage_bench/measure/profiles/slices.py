@@ -49,6 +49,6 @@ def slices_of(path: Path, data: bytes) -> list[TraceSlice]:
     if not found:
         raise DataError(f"{path}: none of its {len(events)} events has a begin and a duration (ph X)", _BEGINS)
     for e in found:
-        if not e.dur >= 0 or abs(e.ts) > 1e18 or e.dur > 1e15:  # noqa: PLR2004 - beyond any clock
+        if not e.dur >= 0 or abs(e.ts) > 1e18 or e.dur > 1e15:
             raise DataError(f"{path}: event '{e.name[:40]}' has a time of {e.ts:g} and a duration of {e.dur:g}", "times are microseconds")
     return found

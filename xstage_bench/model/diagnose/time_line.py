@@ -69,9 +69,11 @@ def diagnose_time_line(
         reason = "nothing is stored to a peer"
     else:
         reason = f"the bursts of an SM take {issue * 1e-3:.2f} us, {free_is} {free * 1e-3:.2f}"
+    there = f"V/R is {drain_ns * 1e-3:.1f} us, {available * 1e-3:.1f} us are there for it"
+    rest_of_stall = stall - drain
     parts = (
-        LostPart.of("capacity", stall - drain, stall - drain - unsure, stall - drain + unsure, f"{reason}; less what the drain needs"),
-        LostPart.of("drain", drain, drain - unsure, min(drain + unsure, stall), f"V/R is {drain_ns * 1e-3:.1f} us, {available * 1e-3:.1f} us are there for it"),
+        LostPart.of("capacity", rest_of_stall, rest_of_stall - unsure, rest_of_stall + unsure, f"{reason}; less what the drain needs"),
+        LostPart.of("drain", drain, drain - unsure, min(drain + unsure, stall), there),
         _operands(here, twin),
         _publishing(s, here, twin, predicted),
         _out_of_step(here, twin, predicted, same_clock),

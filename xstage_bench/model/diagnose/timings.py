@@ -12,7 +12,7 @@ import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.advise.job import Job
-from xstage_bench.model.diagnose.parts import Diagnosis, LostPart, Stalls
+from xstage_bench.model.diagnose.parts import CAUSES, Diagnosis, LostPart, Stalls
 from xstage_bench.model.document import Model
 from xstage_bench.model.sms import sms_of
 from xstage_bench.model.stage import Stage, stage_at
@@ -32,8 +32,10 @@ class KernelTimes:
 
     Parameters
     ----------
-    local_ns, remote_ns : float
-        Its time with the stores kept local, and with them at the peer.
+    local_ns : float or None
+        Its time with the stores kept local; None: nobody measured it.
+    remote_ns : float
+        With them at the peer.
     bytes : int
         Stored to the peer by the whole kernel.
     tiles : int
@@ -50,7 +52,7 @@ class KernelTimes:
     flavour, pair : str
     """
 
-    local_ns: float
+    local_ns: float | None
     remote_ns: float
     bytes: int
     tiles: int
@@ -63,13 +65,28 @@ class KernelTimes:
     pair: str = "0>1"
 
     def __post_init__(self) -> None:
-        times = (self.local_ns, self.remote_ns)
+        times = [t for t in (self.local_ns, self.remote_ns) if t is not None]
         if not all(np.isfinite(t) and t > 0 for t in times) or not 0 <= self.noise < 1:
-            raise UsageError("both times must be above 0 and finite, the noise a share below 1", "microseconds: --local-us 210 --remote-us 290")
+            raise UsageError(
+                "both times must be above 0 and finite, the noise a share below 1", "microseconds: --local-us 210 --remote-us 290"
+            )
         if min(self.bytes, self.tiles, self.warps, *(n for n in (self.sms, self.tile_bytes) if n is not None)) < 1:
             raise UsageError("bytes, tiles, SMs and warps must be at least 1", "count what the whole kernel stores to the peer")
         if self.bytes < self.tiles or (self.tile_bytes or 0) > self.bytes:
             raise UsageError(f"{self.tiles} tiles cannot store {self.bytes} bytes so", "--bytes is of all tiles, --tile-bytes of one")
+
+    @property
+    def local(self) -> float:
+        """`local_ns` where it is needed.
+
+        Raises
+        ------
+        UsageError
+            It is not known.
+        """
+        if self.local_ns is None:
+            raise UsageError("the time of the same kernel with local stores is needed", "--local-us, --local-kernel or --local")
+        return self.local_ns
 
     def producers(self, model: Model) -> int:
         """SMs that have a tile."""
@@ -86,11 +103,12 @@ class KernelTimes:
         return -(-(self.tile_bytes or round(self.bytes / self.tiles)) // unit) * unit
 
     def job(self, model: Model) -> Job:
-        """Return the kernel as `advise` takes it."""
+        """Return the kernel as `advise` takes it: its first waves, where it has very many."""
         producers = self.producers(model)
         waves = self.waves(producers)
+        shown = min(waves, max(1, MOST_TILES // producers))
         return Job(
-            bytes=self.burst_bytes, tile_ns=self.local_ns / waves, tiles=waves, producers=producers, warps=self.warps,
+            bytes=self.burst_bytes, tile_ns=self.local / waves, tiles=shown, producers=producers, warps=self.warps,
             with_stores_ns=self.remote_ns / waves, both_ways=self.both_ways, flavour=self.flavour, pair=self.pair,
         )  # fmt: skip
 
@@ -116,10 +134,13 @@ def diagnose_timings(model: Model, times: KernelTimes, *, sm_clock_mhz: float | 
     waves = times.waves(producers)
     stage = stage_at(model, producers, times.warps, pair=times.pair, flavour=times.flavour)
     stage = stage if sm_clock_mhz is None else stage.at_clock(sm_clock_mhz)
-    lost = times.remote_ns - times.local_ns
-    unsure = times.noise * times.local_ns
+    ratio = times.bytes / (stage.bytes_per_cycle * stage.sm_clock_mhz * 1e-3)
+    if times.local_ns is None:
+        return _alone(times, stage, ratio)
+    lost = times.remote_ns - times.local
+    unsure = times.noise * times.local
     stalls: Stalls = "yes" if lost > unsure else "no"
-    share = lost / times.local_ns
+    share = lost / times.local
     reason = (
         f"stores to the peer add {share:.1%} to the local time, timings are good to {times.noise:.1%}"
         if stalls == "yes"
@@ -138,7 +159,6 @@ def diagnose_timings(model: Model, times: KernelTimes, *, sm_clock_mhz: float | 
         f"the stores explain {low * 1e-3:.1f} us (SMs drift apart) to {high * 1e-3:.1f} us (SMs stay in step); "
         "what the other causes cost is in here"
     )
-    ratio = times.bytes / (stage.bytes_per_cycle * stage.sm_clock_mhz * 1e-3)
     parts = (
         LostPart.of(
             "capacity", capacity if known else 0.0, min(measured[0], low) - drain_high, min(measured[1], high) - drain_low,
@@ -158,6 +178,10 @@ def diagnose_timings(model: Model, times: KernelTimes, *, sm_clock_mhz: float | 
             f"most of the loss is not that of whole lines: the stores go at {rate:.0f} GB/s where R is {stage.rate_gb_per_s or 0:.0f}. "
             "Do warps store pieces of less than a line? Measure their layout: xstage profile --only layouts"
         )
+    if low > measured[1]:
+        notes.append(
+            f"{low * 1e-3:.1f} us at least are predicted, more than is measured: are the stores really to a peer, and is --bytes all of them?"
+        )
     return Diagnosis(
         source="timings", total_ns=times.remote_ns, local_ns=times.local_ns, lost_ns=lost, lost_low_ns=lost - unsure,
         lost_high_ns=lost + unsure, stalls=stalls, reason=reason, bytes=times.bytes, drain_ns=ratio or None,
@@ -165,9 +189,19 @@ def diagnose_timings(model: Model, times: KernelTimes, *, sm_clock_mhz: float | 
     )  # fmt: skip
 
 
+def _alone(times: KernelTimes, stage: Stage, drain_ns: float) -> Diagnosis:
+    """What one timing tells: how much of it the drain needs, and nothing of what is lost."""
+    why = "the time of the same kernel with local stores says what is lost"
+    return Diagnosis(
+        source="timings", total_ns=times.remote_ns, local_ns=None, lost_ns=None, lost_low_ns=None, lost_high_ns=None,
+        stalls="not determined", reason=f"V/R is {drain_ns / times.remote_ns:.0%} of the time; {why}", bytes=times.bytes,
+        drain_ns=drain_ns or None, drain_gb_per_s=stage.rate_gb_per_s, parts=tuple(LostPart.unknown(cause, why) for cause in CAUSES),
+    )  # fmt: skip
+
+
 def _available(times: KernelTimes, waves: int) -> float:
     """Time in which stores can drain behind compute: not while the first tile is computed, ns."""
-    return times.local_ns * (1 - 1 / waves)
+    return times.local * (1 - 1 / waves)
 
 
 def _drain_bounds(times: KernelTimes, stage: Stage, waves: int, producers: int) -> tuple[float, float, float]:
@@ -186,7 +220,7 @@ def _drain_bounds(times: KernelTimes, stage: Stage, waves: int, producers: int) 
 def _bracket(model: Model, times: KernelTimes, stage: Stage, waves: int) -> tuple[float, float, list[str]]:
     """Least and most that stores to the peer are predicted to add to the local time, ns."""
     per_ns = 1e3 / stage.sm_clock_mhz
-    tile_cycles = times.local_ns / waves / per_ns
+    tile_cycles = times.local / waves / per_ns
     free = waves * stage.free_cycles(times.burst_bytes)  # local stores are issued too
     in_step = max(0.0, lost_cycles(stage, times.burst_bytes, waves, tile_cycles) - free) * per_ns
     try:
@@ -212,7 +246,10 @@ def _apart(model: Model, times: KernelTimes, stage: Stage, waves: int, tile_cycl
     remote = predict_tasks(model, schedule, sm_clock_mhz=stage.sm_clock_mhz, twin=False)
     here = predict_tasks(model, schedule.local(), sm_clock_mhz=stage.sm_clock_mhz, twin=False)
     stalled = remote.stall_ns > 0
-    wide = [float(np.nanmean(x[stalled] / remote.issue_ns[stalled])) if stalled.any() else 1.0 for x in (remote.issue_low_ns, remote.issue_high_ns)]
+    wide = [
+        float(np.nanmean(x[stalled] / remote.issue_ns[stalled])) if stalled.any() else 1.0
+        for x in (remote.issue_low_ns, remote.issue_high_ns)
+    ]
     factor = tuple(x if np.isfinite(x) else 1.0 for x in wide)
     return max(remote.total_ns, remote.all_visible_ns), here.total_ns, (factor[0], factor[1])
 
