@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from xstage_bench.model.advise.choose import TaskAdvice
-from xstage_bench.model.diagnose.parts import CAUSES, Diagnosis
+from xstage_bench.model.diagnose.lost import CAUSES, Diagnosis
 from xstage_bench.show.advice_text import tasks_document
 
 _US = 1e-3

@@ -6,7 +6,7 @@ import numpy as np
 
 from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.burst_gap import STALLED
-from xstage_bench.model.diagnose.parts import Diagnosis, LostPart, Stalls
+from xstage_bench.model.diagnose.lost import Diagnosis, LostPart, Stalls
 from xstage_bench.model.document import Model
 from xstage_bench.model.tasks.predict import TaskPrediction, node_of, predict_tasks
 from xstage_bench.schedule.tasks import TaskSchedule, TaskTrace

@@ -12,7 +12,7 @@ import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.advise.job import Job
-from xstage_bench.model.diagnose.parts import CAUSES, Diagnosis, LostPart, Stalls
+from xstage_bench.model.diagnose.lost import CAUSES, Diagnosis, LostPart, Stalls
 from xstage_bench.model.document import Model
 from xstage_bench.model.sms import sms_of
 from xstage_bench.model.stage import Stage, stage_at
@@ -22,7 +22,7 @@ from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.tasks import NONE, TaskSchedule
 
 #: Tiles that the predictor of tasks is asked for; longer kernels are predicted by their first waves, which bounds the loss from below.
-MOST_TILES = 4096
+MOST_TILES = 1024
 _BLIND = "two timings cannot tell: stamps or a time line of the kernel can"
 
 
@@ -180,7 +180,7 @@ def diagnose_timings(model: Model, times: KernelTimes, *, sm_clock_mhz: float | 
         )
     if low > measured[1]:
         notes.append(
-            f"{low * 1e-3:.1f} us at least are predicted, more than is measured: are the stores really to a peer, and is --bytes all of them?"
+            f"{low * 1e-3:.1f} us at least are predicted, more than measured: are the stores really to a peer, and is --bytes theirs?"
         )
     return Diagnosis(
         source="timings", total_ns=times.remote_ns, local_ns=times.local_ns, lost_ns=lost, lost_low_ns=lost - unsure,
