@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from xstage_bench.model.headline import headline_rate
 from xstage_bench.schedule.bursts import HOST, WARP_STORE_BYTES
 
 if TYPE_CHECKING:
@@ -36,10 +37,20 @@ def remote_models(model: Model) -> list[PairModel]:
     return [p for p in model.pairs if not p.is_local]
 
 
+def slowest_first(model: Model) -> list[PairModel]:
+    """Return the models of remote pairs, the slowest first: figures of one pair show the worst; those without a rate come last."""
+
+    def rate(pair: PairModel) -> float:
+        found = headline_rate(pair)
+        return float("inf") if found is None or found[0].value is None else found[0].value
+
+    return sorted(remote_models(model), key=rate)
+
+
 def shown_pair(model: Model, rows: pd.DataFrame) -> PairModel | None:
-    """Return the first remote pair that has both a model and rows; figures of one pair show this one."""
+    """Return the slowest remote pair that has both a model and rows; figures of one pair show this one."""
     have = set(rows["pair"])
-    return next((p for p in remote_models(model) if p.pair in have), None)
+    return next((p for p in slowest_first(model) if p.pair in have), None)
 
 
 def pair_label(pair: str) -> str:

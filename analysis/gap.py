@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.show.figures import Absent, FigureSpec, label, new_figure, plain_ticks, series_style, top_legend
+from xstage_bench.show.figures import Absent, FigureSpec, label, new_figure, series_style, top_legend
 
 from ._common import bars, drain_ns, free_cycles, isolated_cycles, nearest, pair_label, pick, shown_pair, spread, valid_rows
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 SHOWN_WARPS = 4
 SHOWN_SIZES = 4
-LINEAR_BELOW_US = 0.5
 
 
 def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Absent:
@@ -37,11 +36,9 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     rows = rows.assign(gap_us=measured_gap / model.sm_clock_mhz)
     entry = fitted.find(producers, warps)
 
-    from matplotlib.ticker import FixedLocator
-
     figure = new_figure(7.2, 3.9, legend_rows=1)
     left, right = figure.subplots(1, 2)
-    dense = np.concatenate([[0.0], np.geomspace(0.02, max(1.0, float(rows["gap_us"].max())), 300)])
+    dense = np.concatenate([[0.0], np.geomspace(0.02, max(1.0, float(rows["gap_us"].max())), 600)])
     for i, size in enumerate(pick(rows["bytes"], SHOWN_SIZES)):
         look, some = series_style(i), rows[rows["bytes"] == size]
         for axes, column in ((left, "issue_us"), (right, "period_us")):
@@ -58,17 +55,24 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         alone = isolated_cycles(entry, size, fitted.flavour) if entry is not None else None
         if alone is not None and float(alone) > 1.1 * float(free):
             left.axhline(float(alone) / model.sm_clock_mhz, color=look["color"], linewidth=0.8, linestyle=(0, (1, 2)))
+    shown = [t for size in pick(rows["bytes"], SHOWN_SIZES) if entry is not None and (t := drain_ns(entry, size)) is not None]
+    widest = 1.6 * max((float(t) for t in shown), default=1e3 * float(dense[-1])) / 1e3
     for axes, name in ((left, "issue time (µs)"), (right, "period = issue + gap (µs)")):
-        axes.set_xscale("symlog", linthresh=LINEAR_BELOW_US, linscale=0.4)
-        axes.xaxis.set_major_locator(FixedLocator([0, 1, 10, 100, 1000]))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set(yscale="log", xlim=(-0.06, 1.3 * float(dense[-1])), xlabel="gap between bursts G (µs)", ylabel=name)
-        plain_ticks(axes, "y")
+        for i, t in enumerate(shown):
+            axes.axvline(float(t) / 1e3, color=series_style(i)["color"], linewidth=0.7, linestyle=(0, (1, 3)))
+        axes.set(xlim=(-0.02 * widest, widest), ylim=(0, 1.7 * widest), xlabel="gap between bursts G (µs); dotted: V/R", ylabel=name)
+    left.set_ylim(0, 0.75 * widest)
     left.set_title("max(T0, V/R − G)", fontsize=8, loc="right", color="0.3")
     right.set_title("max(T0 + G, V/R)", fontsize=8, loc="right", color="0.3")
     left.plot([], [], color="0.3", linewidth=0.8, linestyle=(0, (1, 2)), label="alone: (V − Q)/R")
     top_legend(figure, left, SHOWN_SIZES + 1)
-    heading = f"Periodic bursts, {producers} SMs × {warps} warps, {pair_label(fitted.pair)}"
+    heading = f"A gap hides the drain one for one, {producers} SMs × {warps} warps, {pair_label(fitted.pair)}"
+    middle = max((s for s in pick(rows["bytes"], SHOWN_SIZES) if entry and s <= (entry.knee_bytes.value or np.inf)), default=None)
+    if shown and entry is not None and middle is not None:
+        free, drain = free_cycles(entry, middle, fitted.flavour), drain_ns(entry, middle)
+        if free is not None and drain is not None:
+            enough = max(0.0, float(drain) / 1e3 - float(free) / model.sm_clock_mhz)
+            heading = f"Bursts of {middle / 1024:g} KiB per SM are free from a gap of {enough:.2g} µs, {pair_label(fitted.pair)}"
     label(figure, run, f"n = {len(rows)} bursts (first after idle left out); bars: 10–90 %", heading)
     return figure
 

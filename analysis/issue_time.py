@@ -47,9 +47,22 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     upper.plot([], [], color="0.3", marker="*", markersize=9, markerfacecolor="white", linestyle="-", label="knee, 95 % interval")
     plain_ticks(upper)
     upper.legend(loc="upper left", ncols=1)
-    heading = f"Issue time of one isolated burst, {pair_label(fitted.pair)}"
+    heading = _finding(table[table["producers"] == table["producers"].max()], pair_label(fitted.pair))
     label(figure, run, f"n = {len(rows)} bursts; bars: 10–90 % of repetitions", heading)
     return figure
+
+
+def _finding(series: pd.DataFrame, pair: str) -> str:
+    """Say up to which size a burst of the most SMs is free, and how much longer the next one that was measured at twice the size takes."""
+    size, took = (series[name].to_numpy(dtype=np.float64) for name in ("bytes", "middle"))
+    per_byte = took / size
+    step = np.flatnonzero(per_byte[1:] > 1.3 * np.minimum.accumulate(per_byte)[:-1])
+    if not step.size:
+        return f"No burst up to {size.max() / 1024:g} KiB per SM is held back, {pair}"
+    free = int(step[0])
+    twice = min(int(np.searchsorted(size, 2 * size[free])), size.size - 1)
+    ratio = took[twice] / took[free]
+    return f"{size[free] / 1024:g} KiB per SM is free, {size[twice] / 1024:g} KiB takes {ratio:.3g} times as long, {pair}"
 
 
 def _draw_series(

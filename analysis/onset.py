@@ -72,7 +72,10 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     right.xaxis.set_major_formatter("{x:g}")
     right.xaxis.set_minor_locator(_fixed([]))
     figure.colorbar(image, ax=right, label="issue time / T0", extend="max", shrink=0.9)
-    heading = f"Where backpressure sets in, {producers} SMs, {pair_label(fitted.pair)}"
+    told = (beyond | (points["load"] < 1)) == stalled
+    heading = (
+        f"V/R and Q tell which of {len(points)} schedules stall in {100 * told.mean():.0f} %, {producers} SMs, {pair_label(fitted.pair)}"
+    )
     label(figure, run, f"n = {len(points)} schedules, {int(points['n'].sum())} bursts", heading)
     return figure
 
@@ -117,7 +120,7 @@ FIGURE = FigureSpec(
     name="onset",
     title="Backpressure-onset map",
     caption=(
-        "Every point is a schedule of equal bursts on a fixed deadline. Above the red line, period = V/R, the link drains a "
+        "Every point is a schedule of equal bursts on a fixed deadline. Above the orange line, period = V/R, the link drains a "
         "burst before the next and issue is free (circles); below it the backlog grows from burst to burst until issue stalls "
         "(squares, darker is worse). A burst beyond the knee exceeds Q by itself and stalls at any period (diamonds). Both "
         "lines are predicted from T0, R and Q of other probes."

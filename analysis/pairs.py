@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.model.headline import headline_entry, headline_rate
+from xstage_bench.model.headline import headline_entry, headline_rate, t0_bytes
 from xstage_bench.schedule.bursts import HOST
 from xstage_bench.show.figures import Absent, FigureSpec, counted, label, new_figure
 
@@ -71,7 +71,7 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         figure,
         run,
         f"n = {counted(len(remote), 'pair')}, {counted(repetitions, 'repetition')}",
-        "Ordered pairs: R, Q, T0" if len(gpus) <= DETAILED_UP_TO else "Ordered pairs: R (GB/s) above Q (MB)",
+        _finding(remote, odd) + (": R, Q, T0" if len(gpus) <= DETAILED_UP_TO else ": R (GB/s) above Q (MB)"),
     )
     return figure
 
@@ -87,6 +87,15 @@ def outliers(rates: dict[tuple[int, int], float]) -> set[tuple[int, int]]:
     return {key for key, rate in rates.items() if abs(rate - median) > limit}
 
 
+def _finding(remote: dict[tuple[int, int], float], odd: set[tuple[int, int]]) -> str:
+    """Say whether the pairs are alike, or how many are not."""
+    if not remote:
+        return "No pair has a rate"
+    slowest = min(remote, key=lambda key: remote[key])
+    what = f"{len(odd)} of {len(remote)} pairs stand out" if odd else f"{counted(len(remote), 'pair')} and none stands out"
+    return f"{what}, the slowest is {slowest[0]} → {slowest[1]}"
+
+
 def _write(axes: Axes, row: int, column: int, pair: PairModel, rate: float, detailed: bool, odd: bool) -> None:
     entry = headline_entry(pair)
     lines = [f"{rate:.0f} GB/s" if detailed else f"{rate:.0f}"]
@@ -98,7 +107,7 @@ def _write(axes: Axes, row: int, column: int, pair: PairModel, rate: float, deta
             lines.append("–" if q is None else f"{q / 1e6:.2f}")
         if detailed and t0 is not None:
             lines.append(f"T0 {t0:.0f} cycles")
-            lines.append(f"({entry.bytes / 1e3:.0f} kB per SM)")
+            lines.append(f"({t0_bytes(entry) / 1e3:.0f} kB per SM)")
     heavy = "bold" if odd else "normal"
     axes.text(
         column, row, "\n".join(lines), ha="center", va="center", fontsize=7.5 if detailed else 6.5, fontweight=heavy, linespacing=1.35
@@ -108,7 +117,7 @@ def _write(axes: Axes, row: int, column: int, pair: PairModel, rate: float, deta
 def _cell(axes: Axes, row: int, column: int, colour: str, *, hatch: str = "", thick: bool = False) -> None:
     from matplotlib.patches import Rectangle
 
-    width, edge = (2.4, "#c0392b") if thick else (0.6, "0.6")
+    width, edge = (2.4, "#d55e00") if thick else (0.6, "0.6")
     box = Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, facecolor=colour, edgecolor=edge, linewidth=width, hatch=hatch)
     axes.add_patch(box)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from xstage_bench.show.figures import FAINT, MEASURED, Absent, FigureSpec, counted, label, new_figure
 
-from ._common import pair_label, remote_models
+from ._common import pair_label, slowest_first
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,10 +46,8 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
     right.axhspan(low, high, color="0.93", zorder=0)
     right.set(xlabel="SMs")
     right.set_title(f"10–90 %: {100 * (high - low) / middle.mean():.0f} % of the mean", fontsize=7.5, loc="left")
-    kb = float(facts["bytes"]) / 1e3
-    heading = (
-        f"Who waits in a saturated burst: {int(facts['producers'])} SMs × {int(facts['warps'])} warps, {kb:.0f} kB each, {pair_label(pair)}"
-    )
+    size = f"{float(facts['bytes']) / 1024:g} KiB each, {int(facts['producers'])} SMs × {int(facts['warps'])} warps"
+    heading = f"By where it sits, an SM waits {low:.3g} to {high:.3g} µs: {size}, {pair_label(pair)}"
     label(figure, run, f"n = {counted(rows['order'].nunique(), 'repetition')}", heading)
     return figure
 
@@ -65,7 +63,7 @@ def _choose(run: Run, model: Model) -> tuple[str, pd.Series, pd.DataFrame] | Non
     key = ["schedule", "source", "destination", "order"]
     executed = facts[[*key, "producers", "warps", "bytes", "flavour", "sm_clock_mhz"]]
     rows = producers[(producers["burst"] == 0)].merge(executed, on=key)
-    for fitted in remote_models(model):
+    for fitted in slowest_first(model):
         source, _, destination = fitted.pair.partition(">")
         mine = rows[(rows["source"] == int(source)) & (rows["destination"] == int(destination)) & (rows["flavour"] == fitted.flavour)]
         kinds = mine.drop_duplicates("schedule").sort_values(["producers", "bytes", "warps", "schedule"], ascending=False)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.show.figures import Absent, FigureSpec, counted, label, new_figure, plain_ticks, series_style
+from xstage_bench.show.figures import Absent, FigureSpec, counted, label, new_figure, series_style
 
-from ._common import interval_bars, pair_label, pick, remote_models
+from ._common import interval_bars, pair_label, pick, slowest_first
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from xstage_bench.record.reader import Run
 
 SHOWN_WARPS = 5
+#: Of the largest rate: from here on the link counts as full.
+FULL = 0.97
 RATES = (
     ("makespan", "remote, slowest producer of bursts"),
     ("sustained", "remote, one sustained burst"),
@@ -28,7 +30,7 @@ RATES = (
 
 def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Absent:
     """Draw R against K by every statistic (left) and Q per SM against K for every W (right), with intervals."""
-    remote = next((p for p in remote_models(model) if p.drain or p.burst_gap), None)
+    remote = next((p for p in slowest_first(model) if p.drain or p.burst_gap), None)
     if remote is None:
         return Absent("no remote pair was fitted")
     local = next((p for p in model.pairs if p.is_local and p.pair.split(">")[0] == remote.pair.split(">")[0]), None)
@@ -51,13 +53,21 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("producing SMs, K")
-    left.set(yscale="log", ylabel="drain rate R (GB/s = 10⁹ B/s)")
-    plain_ticks(left, "y")
+    top = max([1.0, *(e.value for d in remote.drain for e in (d.makespan, d.sustained) if e.value)])
+    left.set(ylabel="drain rate R (GB/s = 10⁹ B/s)", ylim=(0, 1.6 * top))
     right.set(ylabel="outstanding capacity per SM, Q/K (kB)", ylim=(0, None))
-    left.legend(loc="upper left" if local is None else "lower right")
+    left.legend(loc="upper left" if local is None else "lower right", fontsize=6.5)
     right.legend(loc="lower right")
     repetitions = max((e.repetitions for e in remote.burst_gap), default=0)
+    rates = sorted((d.producers, d.makespan.value) for d in remote.drain if d.makespan.value is not None)
     heading = f"Drain rate and capacity against SM count, {pair_label(remote.pair)}"
+    if rates:
+        top = max(rate for _, rate in rates)
+        enough = next(k for k, rate in rates if rate >= FULL * top)
+        full = f"{enough} SMs fill the link at {top:.0f} GB/s, more do not store faster"
+        heading = (
+            f"{full if enough < rates[-1][0] else f'{enough} SMs store {top:.0f} GB/s and do not fill the link'}, {pair_label(remote.pair)}"
+        )
     label(figure, run, f"n = {counted(repetitions, 'repetition')}; bars: 95 % interval", heading)
     return figure
 
@@ -99,8 +109,8 @@ FIGURE = FigureSpec(
     title="Drain rate and capacity against SM count",
     caption=(
         "Left: where R stops growing with K, the link is full; the same code writing the GPU's own memory (local control) shows "
-        "what the SMs could do without it. Right: the capacity per SM. Where the points lie level over K and W, Q belongs to "
-        "the SM and that of the GPU is K times it. Where nothing saturates there is no Q and no point."
+        "what the SMs could do without it (it leaves the axis). Right: the capacity per SM. Where the points lie level over K and "
+        "W, Q belongs to the SM and that of the GPU is K times it. Where nothing saturates there is no Q and no point."
     ),
     draw=draw,
     order=50,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xstage_bench.show.figures import FITTED, Absent, FigureSpec, label, new_figure, plain_ticks, series_style
+from xstage_bench.show.figures import FITTED, Absent, FigureSpec, label, new_figure, series_style
 
-from ._common import Array, pair_label, remote_models, stores_per_warp
+from ._common import Array, pair_label, slowest_first, stores_per_warp
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,12 +47,15 @@ def draw(run: Run, model: Model, validation: Validation | None) -> Figure | Abse
             low, high = stores_per_warp([knee.low, knee.high], entry.warps, fitted.flavour)
             left.axhspan(low, high, color=FITTED, alpha=0.15, linewidth=0)
             right.axvspan(low, high, color=FITTED, alpha=0.15, linewidth=0)
-    left.set(xscale="log", yscale="log", xlabel="time after the producer's start (µs)", ylabel="warp-stores issued, per warp")
-    right.set(xscale="log", yscale="log", xlabel="warp-store of the burst, per warp", ylabel="time since the store before (µs)")
-    plain_ticks(left)
-    plain_ticks(right)
+    left.set(xlim=(0, None), ylim=(0, None), xlabel="time after the producer's start (µs)", ylabel="warp-stores issued, per warp")
+    right.set(xlim=(0, None), ylim=(0, None), xlabel="warp-store of the burst, per warp", ylabel="time since the store before (µs)")
     left.legend(loc="lower right")
     heading = f"One burst, store by store: {entry.producers} SMs × {entry.warps} warps, {pair_label(fitted.pair)}"
+    paced = np.nanmedian(np.diff(bursts[-1][2], axis=1), axis=0) / model.sm_clock_mhz * 1e3
+    at_knee = 0 if knee.value is None else int(stores_per_warp(knee.value, entry.warps, fitted.flavour))
+    if 1 < at_knee < paced.size - 1:
+        first, later = float(np.mean(paced[: at_knee // 2])), float(np.mean(paced[at_knee:]))
+        heading = f"After about {at_knee} stores per warp the next one takes {later:.3g} ns, not {first:.3g}, {pair_label(fitted.pair)}"
     label(figure, run, f"n = {count} stamps; line: median over warps, band: 10–90 %", heading)
     return figure
 
@@ -61,7 +64,7 @@ def _choose(traces: pd.DataFrame, samples: pd.DataFrame, model: Model) -> tuple[
     """Return the model entry of the most producers traced, and one burst on each side of its knee: name, bytes, cycles (warps, stores)."""
     facts = samples[samples["burst"] == 0].drop_duplicates(["schedule", "source", "destination"])
     known = traces[["schedule", "source", "destination"]].drop_duplicates().merge(facts, on=["schedule", "source", "destination"])
-    for fitted in remote_models(model):
+    for fitted in slowest_first(model):
         source, _, destination = fitted.pair.partition(">")
         mine = known[(known["source"] == int(source)) & (known["destination"] == int(destination)) & (known["flavour"] == fitted.flavour)]
         for producers, warps in sorted({(int(k), int(w)) for k, w in zip(mine["producers"], mine["warps"], strict=True)}, reverse=True):
@@ -103,7 +106,7 @@ FIGURE = FigureSpec(
     title="Store time line of one burst, before and after onset",
     caption=(
         "Left: how far the warps have got. A burst below the knee rises at the free issue rate to its end; a larger one follows "
-        "it until about Q bytes are outstanding (red, with its interval) and then advances only as fast as the link drains. "
+        "it until about Q bytes are outstanding (orange, with its interval) and then advances only as fast as the link drains. "
         "Right: the same as time per store. Stamping each store adds to its cost, so read shapes here and values elsewhere."
     ),
     draw=draw,

@@ -5,7 +5,7 @@ from xstage_bench.schedule.bursts import Burst, Schedule
 
 from ._sizes import stores_for
 
-PRODUCERS = (1, 8, 12, 16, 24, 32, 48, 64, 96, 132)
+PRODUCERS = (1, 8, 12, 16, 24, 32, 48, 64, 96)  # and all SMs
 WARPS = (1, 2, 4, 8, 16)
 
 

@@ -31,6 +31,7 @@ MADE = "<!-- Made by scripts/reference_pages.py (make reference): change the cod
 SHARED = 3
 #: Documents that a user writes: each of their keys is explained here, those of the others by ``xstage explain``.
 WRITTEN_BY_HAND = ("schedules", "task_schedules", "scenes")
+ONLY_SCHEMA = ("node",)  # its keys are explained by `xstage nodes show`
 #: What a model keeps for its own predictions: it is no use to other programs.
 INNER = ("NodeBasis",)
 
@@ -190,7 +191,7 @@ def files_page() -> str:
             said |= set(keys) - {"bytes"}
     parts.append(DOCUMENTS)
     shown: list[tuple[str, dict[str, Any]]] = []
-    for name in (n for n in documents if n not in WRITTEN_BY_HAND):
+    for name in (n for n in documents if n not in (*WRITTEN_BY_HAND, *ONLY_SCHEMA)):
         parts.append(f"\n### {name}.json\n\n")
         objects = [item for item in _objects(documents[name]) if item not in shown]
         shown += objects

@@ -208,7 +208,7 @@ def test_case_15_runs_that_differ_have_wide_intervals_and_are_told_to_measure_mo
     for column in ("issue_mean_cycles", "issue_max_cycles", "makespan_ns"):
         samples[column] *= samples["process"].map({0: 0.92, 1: 1.0, 2: 1.08}).to_numpy()
     model = calibrate(samples, backend="sim", gpu="x", sm_clock_mhz=1980.0, resamples=20)
-    spread = SimpleNamespace(folder=sound.folder, manifest=sound.manifest, samples=lambda: samples)
+    spread = SimpleNamespace(folder=sound.folder, manifest=sound.manifest, samples=lambda: samples, changed=list)
     found = {f.check: f for f in criticise(spread, model) if f.status == "warn"}
     assert "too few samples" in (found["pair 0>1 R"].hint or "")
     assert "fresh processes differ by 8" in found["spread between processes"].detail
@@ -251,7 +251,7 @@ def test_case_20_a_second_knee_and_a_sleeping_link_are_called_out(sound: Run) ->
     isolated = (samples["probe"] == "isolated") & (samples["kind"] == "measure")
     samples["issue_mean_cycles"] += np.where(isolated, 0.5 * np.maximum(samples["bytes"] - 200_000, 0), 0.0)
     samples.loc[samples.index[isolated][::40], "issue_mean_cycles"] += 150 * 1980.0
-    damaged = SimpleNamespace(manifest=sound.manifest, samples=lambda: samples)
+    damaged = SimpleNamespace(manifest=sound.manifest, samples=lambda: samples, changed=list)
     found = {f.check: f.detail for f in criticise(damaged, None) if f.status == "warn"}
     assert "in the largest bursts" in found["second knee"]
     assert "late by more than 30 us" in found["link sleep"]

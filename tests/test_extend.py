@@ -55,8 +55,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.unlink()
     assert first.exists()
     (root / "analysis" / "mine.py").write_text(example("python", "FIGURE ="))
-    (registry,) = (root / "xstage_bench").rglob("gpus.toml")
-    registry.write_text(registry.read_text() + "\n" + example("toml", "[my-gpu]"))
+    (root / "xstage_bench" / "machine" / "nodes" / "my-gpu.toml").write_text(example("toml", "NVIDIA X1"))
     (root / "xstage_bench" / "cli" / "hello.py").write_text(example("python", "hello"))
     (table,) = (path for path in (root / "xstage_bench" / "cli").glob("*.py") if re.search(r"^VERBS\b.*\{$", path.read_text(), re.M))
     table.write_text(re.sub(r"^(VERBS\b.*\{)$", r'\1\n    "hello": "Say hello.",', table.read_text(), count=1, flags=re.M))
@@ -120,7 +119,7 @@ def test_a_layout_of_ones_own_compiles_and_stores_as_it_says(tmp_path: Path) -> 
 
 def test_a_gpu_of_ones_own_gives_its_rates(checkout: Path, quick_run: Any, tmp_path: Path) -> None:
     """What lays out a workload takes the tensor-core rate of the entry; without the entry it borrows that of the recorded GPU."""
-    entry = tomllib.loads(example("toml", "[my-gpu]"))["my-gpu"]
+    entry = tomllib.loads(example("toml", "NVIDIA X1"))
     model = json.loads((quick_run[0].folder.parent / "model.json").read_text())
     (tmp_path / "model.json").write_text(json.dumps(model | {"gpu": entry["names"][0]}))
     code = (

@@ -59,7 +59,8 @@ def test_the_sdist_can_be_tested(built):
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {*CODE, *ASSETS, "Makefile", "LICENSE", "tests/conftest.py", "scripts/cuda_extra.py", "docs/cli.md", "pyproject.toml"} <= names
-    assert not [name for name in names if name.startswith(("results/", ".venv")) and not name.startswith("results/reference")]
+    carried = ("results/reference", "results/h200-x2/profile/model.json")
+    assert not [name for name in names if name.startswith(("results/", ".venv")) and not name.startswith(carried)]
 
 
 def test_the_wheel_runs_on_its_own_assets(installed, tmp_path):
@@ -72,6 +73,10 @@ def test_the_wheel_runs_on_its_own_assets(installed, tmp_path):
     run = call("-m", "xstage_bench", "run", "--backend", "sim", "--quick", "--only", "timer", "--out", "r", cwd=tmp_path, path=installed)
     assert run.returncode == 0, run.stderr
     assert (tmp_path / "r" / "manifest.json").exists()
+    for node in ("h200-nv18", "h800-nv8"):
+        words = ("predict", node, "--workload", "flux.1-1024", "--ep", "8", "--json") if node == "h200-nv18" else ("export", node)
+        named = call("-m", "xstage_bench", *words, cwd=tmp_path, path=installed)
+        assert named.returncode == 0, (words, named.stderr)
 
 
 def test_a_bare_checkout_runs(tmp_path):

@@ -63,7 +63,7 @@ def test_every_column_and_key_is_there(made: dict[str, str]) -> None:
     for name, schema in schemas().items():
         title = str(schema["$ref"]).rpartition("/")[2]
         section = page.partition(f"\n### {name}")[2].partition("\n### ")[0]
-        if name not in reference_pages.WRITTEN_BY_HAND:
+        if name not in (*reference_pages.WRITTEN_BY_HAND, *reference_pages.ONLY_SCHEMA):
             assert all(f"`{key}`" in section for key in schema["$defs"][title]["properties"]), name
 
 

@@ -68,3 +68,10 @@ class WaivedError(XStageError):
     """Nothing here can be measured, and the reason is known (exit 3)."""
 
     exit_code = WAIVED
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error of a library, whatever its type, says that there is no memory left: none to allocate, map or start a thread in."""
+    text = str(error).lower()
+    said = ("failed to map segment", "cannot allocate memory", "failed to launch worker thread", "out of memory")
+    return isinstance(error, MemoryError) or any(words in text for words in said)

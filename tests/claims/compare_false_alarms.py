@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,17 +35,29 @@ SIZES = tuple(2048 * n for n in (1, 2, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 
 REPETITIONS, PROCESSES = 7, 3
 
 
-def one_run(seed: int, rate: float = 1.0) -> Model:
-    """Measure and fit one simulated run whose link drains at `rate` of its normal speed."""
+def measured(
+    seed: int, sizes: Sequence[int] = SIZES, repetitions: int = REPETITIONS, preset: str = "h200-nv18-x2", faults: Faults | None = None
+) -> pd.DataFrame:
+    """Measure isolated bursts of all SMs, 4 warps each, on the simulator: sample rows of three processes in order of execution."""
     frames = []
     for process in range(PROCESSES):
-        device = SimDevice(seed=seed, process=process, faults=Faults(slow={(0, 1): rate}))
-        schedules = [Schedule((Burst(size),), 132, 4) for size in SIZES]
-        jobs = [Execution(s, repetition=process * REPETITIONS + r) for s in schedules for r in range(REPETITIONS)]
+        device = SimDevice(preset, seed=seed, process=process, faults=faults)
+        schedules = [Schedule((Burst(size),), 132, 4) for size in sizes]
+        jobs = [Execution(s, repetition=process * repetitions + r) for s in schedules for r in range(repetitions)]
         recorded = [Recorded("isolated", process, i, e, t, False) for i, (e, t) in enumerate(zip(jobs, device.measure(jobs), strict=True))]
-        frames.append(pd.DataFrame({c.name: sample_columns(recorded)[c.name] for c in SAMPLES}))
-    samples = pd.concat(frames, ignore_index=True)
+        columns = sample_columns(recorded)
+        frames.append(pd.DataFrame({c.name: columns[c.name] for c in SAMPLES}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def fitted(samples: pd.DataFrame, seed: int) -> Model:
+    """Fit such rows like those of any run."""
     return calibrate(samples, backend="sim:h200-nv18-x2", gpu="simulated", sm_clock_mhz=1980.0, seed=seed, resamples=40)
+
+
+def one_run(seed: int, rate: float = 1.0) -> Model:
+    """Measure and fit one simulated run whose link drains at `rate` of its normal speed."""
+    return fitted(measured(seed, faults=Faults(slow={(0, 1): rate})), seed)
 
 
 def verdicts(a: Model, b: Model) -> list[compare.Difference]:

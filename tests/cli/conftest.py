@@ -38,7 +38,9 @@ class Done:
         assert self.code == code, (self.code, self.err)
         assert "Traceback" not in self.err
         assert "internal error" not in self.err
-        lines = [line for line in self.err.splitlines() if line and not line.startswith(("SIMULATED: ", "measuring into "))]
+        lines = [
+            line for line in self.err.splitlines() if line and not line.startswith(("SIMULATED: ", "measuring into ", "CHANGED since "))
+        ]
         assert len(lines) == 2, self.err
         assert lines[0].startswith("xstage: ")
         assert lines[1].startswith("  try: ")

@@ -18,6 +18,10 @@ def test_a_fleet_of_copies(xstage, small_run, tmp_path):
     assert {n["drain_change"] for n in document["nodes"]} == {0.0}
     assert (tmp_path / "fleet.html").exists()
     assert json.loads((tmp_path / "fleet.json").read_text())["links"]
+    few = [shutil.copytree(tmp_path / name, tmp_path / "few" / name) for name in "ab"]
+    codes = [xstage("fleet", few[0].parent, *words).code for words in ((), ("--strict",))]
+    assert codes == [0, 4], "two nodes were not judged"
+    shutil.rmtree(tmp_path / "few")
     shutil.rmtree(tmp_path / "a" / "samples")
     broken = xstage("fleet", tmp_path, "--out", tmp_path / "out")
     assert broken.code == 1

@@ -6,16 +6,19 @@ import itertools
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kernel_code import CLOCK, found, reads_behind, waits_of_issued
 from sass import asked, instructions, kernels, prepare
 
-from xstage_bench.device.cuda.compile import ARCHITECTURES, compile_kernel, compile_source
+from xstage_bench.device.cuda.compile import ALSO, ARCHITECTURES, compile_kernel, compile_source
 from xstage_bench.device.cuda.variant import BULK_SHARED_BYTES, Variant
-from xstage_bench.errors import XStageError
+from xstage_bench.errors import WaivedError, XStageError
 from xstage_bench.io.assets import asset_dir
-from xstage_bench.schedule.flavour import FLAVOURS, Flavour, load_flavour
+from xstage_bench.kernels.gpu import HopperKernel
+from xstage_bench.machine.gpus import entries
+from xstage_bench.schedule.flavour import FLAVOURS, Flavour, for_architecture, load_flavour
 from xstage_bench.schedule.layouts import LAYOUTS
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -124,6 +127,21 @@ def test_flavours_of_equal_machine_code_are_one_row(name: str) -> None:
 @pytest.mark.parametrize("source", ["verify.cu", "copies.cu"])
 def test_every_kernel_compiles(source: str, arch: str) -> None:
     assert compile_kernel(source, arch)[:4] == b"\x7fELF"
+
+
+def test_plain_kernels_are_for_every_gpu_of_the_registry() -> None:
+    """`make kernels` compiles all of them; here one, since they take seconds."""
+    assert {e.facts.architecture for e in entries().values()} <= {*ARCHITECTURES, *ALSO}
+    for arch in ALSO:
+        assert compile_kernel("verify.cu", arch)[:4] == b"\x7fELF"
+        assert {"st.v4", "red.f32"} <= set(for_architecture(arch))
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
+def test_a_fused_kernel_says_why_it_cannot_run_here(capability: tuple[int, int]) -> None:
+    gpu = SimpleNamespace(capability=capability, index=0)
+    with pytest.raises(WaivedError, match=r"capability {}\.{}, and fused\.cu multiplies by wgmma".format(*capability)):
+        HopperKernel(gpu, SimpleNamespace(source="fused.cu"))
 
 
 def test_the_sources_of_bulk_copies_fit_into_an_sm() -> None:

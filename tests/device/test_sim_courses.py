@@ -262,7 +262,7 @@ def test_flows_that_end_leave_their_share_to_the_others() -> None:
 
 
 def test_host_memory_is_a_path_of_its_own() -> None:
-    bursts = (Burst(1 << 18),)
+    bursts = (Burst(1 << 20),)
     host, peer = Schedule(bursts, tuple(range(66)), 4, 0, HOST), Schedule(bursts, tuple(range(66, 132)), 4, 0, 1)
     to_host, to_peer = rates_of(Scene((host, peer)), "h200-nv18-x2")
     assert to_host == pytest.approx(P.host_gb_per_s, rel=0.15)

@@ -13,6 +13,7 @@ from xstage_bench.kernels.attention.gpu import AttentionGpu
 from xstage_bench.kernels.attention.problem import Placing, Problem
 from xstage_bench.kernels.attention.rig import Rig
 from xstage_bench.kernels.attention.variants import fused, then_push
+from xstage_bench.measure import pulls
 from xstage_bench.measure.copies import METHODS
 from xstage_bench.measure.footprint import reduce, shapes
 from xstage_bench.model.run_fit import find_model
@@ -109,6 +110,13 @@ def test_a_footprint(node: CudaDevice, to: int) -> None:
         node.verify_deal(0, shape, 4 << 20)
         (stamps,) = node.deal(0, shape, 4 << 20, 1)
         assert reduce(stamps, shape, 0)["issue_mean_cycles"] > 0
+
+
+def test_loads(node: CudaDevice, to: int) -> None:
+    node.fill_pulled(0, to, 77)
+    for _, shape in pulls.shapes(to, sms(node), 1, True):
+        for stamps in node.pull(0, shape, 2):
+            assert pulls.reduce(stamps, shape, 0, 77)["makespan_ns"] > 0
 
 
 def test_the_attention(node: CudaDevice, to: int) -> None:

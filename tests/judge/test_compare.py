@@ -86,6 +86,33 @@ def test_without_an_interval_nothing_is_claimed(own: dict[str, Any]) -> None:
         assert found.reason
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "undetermined"),
+    [
+        ({"t0_bytes": 16384}, {"t0_bytes": 8192}, {"t0_cycles"}),  # the sweeps put T0 at different sizes
+        ({}, {"t0_bytes": 16384}, {"t0_cycles", "capacity_bytes"}),  # a file of an earlier version, with other rules
+        ({"t0_bytes": 16384}, {"t0_bytes": 16384}, set()),
+    ],
+)
+def test_sweeps_that_differ_are_no_difference(old: dict[str, Any], new: dict[str, Any], undetermined: set[str]) -> None:
+    found = compare(side(entry(**old)), side(entry(1.2, **new))).differences
+    assert {d.parameter for d in found if d.verdict == "undetermined"} == undetermined
+    assert all(d.reason for d in found if d.verdict == "undetermined")
+
+
+def test_what_the_choice_of_sizes_adds_counts_only_where_the_sizes_differ() -> None:
+    q = dataclasses.replace(entry().capacity_bytes, value=0.9 * VALUES["capacity_bytes"], choice_error=0.1 * VALUES["capacity_bytes"])
+    few, many = entry(capacity_bytes=q, sizes=14), entry(sizes=27)
+    assert verdicts(side(many), side(few))["capacity_bytes"] == "undetermined"
+    assert verdicts(side(many), side(dataclasses.replace(few, sizes=27)))["capacity_bytes"] == "worse"
+
+
+def test_a_quick_and_a_full_run_of_one_simulated_node_are_the_same() -> None:
+    bench = runpy.run_path(str(asset_dir("cuda").parent / "tests" / "claims" / "truth_recovery.py"), run_name="truth_recovery")
+    full, quick = (Side("x", bench["fitted"](bench["runs_of"]("h200-nv18-x2", q)(5), 5), None) for q in (False, True))
+    assert {d.verdict for d in compare(full, quick).differences} == {"same"}
+
+
 def test_entries_of_the_same_shape_are_compared() -> None:
     other = dataclasses.replace(entry(0.5), producers=64)
     assert {(d.producers, d.warps, d.verdict) for d in compare(side(entry(), other), side(other)).differences} == {(64, 4, "same")}

@@ -29,7 +29,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Model]:
 
 def with_samples(run: Any, samples: pd.DataFrame, **change: Any) -> Any:
     manifest = dataclasses.replace(run.manifest, **change)
-    return SimpleNamespace(folder=run.folder, manifest=manifest, samples=lambda: samples)
+    return SimpleNamespace(folder=run.folder, manifest=manifest, samples=lambda: samples, changed=list)
 
 
 def bad(run: Any, model: Model | None) -> dict[str, Any]:
@@ -60,6 +60,80 @@ def test_it_says_which_kernels_measured_and_whether_they_are_those_here(sound: t
     assert "not the source" not in said(kernels=mine)[0].detail
     assert "unknown" in said(simulated=False)[0].detail
     assert said() == []  # nothing was compiled for a simulated run
+
+
+def with_rate(model: Model, by: float, pair: str = "0>1") -> Model:
+    """The model with another rate of one pair; a pair that it lacks is made of the first."""
+    first = next(p for p in model.pairs if not p.is_local)
+    drain = [dataclasses.replace(d, makespan=d.makespan.scaled(by)) for d in first.drain]
+    entries = [dataclasses.replace(e, drain_gb_per_s=e.drain_gb_per_s.scaled(by)) for e in first.burst_gap]
+    others = [p for p in model.pairs if p.pair != pair]
+    return dataclasses.replace(model, pairs=[*others, dataclasses.replace(first, pair=pair, drain=drain, burst_gap=entries)])
+
+
+@pytest.mark.parametrize(
+    ("by", "pair", "check", "status", "words"),
+    [
+        (3.0, "0>1", "pair 0>1 rate", "fail", "of the line rate of 478.1 GB/s: no link carries that"),
+        (1.5, "0>1", "pair 0>1 rate", "fail", "no link carries that"),
+        (0.6, "0>1", "pair 0>1 rate", "warn", "far too low"),
+        (1e-9, "0>1", "pair 0>1 rate", "fail", "far too low"),
+        (0.6, "1>0", "pair 0>1 directions", "warn", "the slower has 60 % of the faster"),
+        (1.2, "1>0", "pair 0>1 directions", "warn", "one way and"),
+    ],
+)
+def test_a_rate_that_cannot_be_or_should_not_be_is_named(
+    sound: tuple[Any, Model], by: float, pair: str, check: str, status: str, words: str
+) -> None:
+    found = bad(sound[0], with_rate(sound[1], by, pair))
+    assert found[check].status == status
+    assert words in found[check].detail
+    assert not any(name.startswith("pair 0>1 rate") for name in bad(sound[0], with_rate(sound[1], 0.98, "1>0")))
+
+
+def links(up: int, of: int = 18, unread: int = 0) -> dict[str, Any]:
+    states = [True] * up + [None] * unread + [False] * (of - up - unread)
+    return {"gpus": [{"index": 0, "uuid": "GPU-0", "links": [{"link": i, "active": a} for i, a in enumerate(states)]}]}
+
+
+COUNTED = {"replay": 0, "recovery": 0, "crc": 0, "bytes_sent": 1, "links": {}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "deltas", "expected"),
+    [
+        (links(18), links(18), {"GPU-0": COUNTED}, {}),
+        (links(12), links(12), {"GPU-0": COUNTED}, {"GPU 0 links": "12 of 18 links were up"}),
+        (links(18), links(17), {"GPU-0": COUNTED}, {"GPU 0 links": "17 of 18 links were up"}),
+        (links(16, unread=2), links(18), {"GPU-0": COUNTED}, {"GPU 0 links": "2 could not be read"}),
+        (links(18), links(18), None, {"GPU 0 link errors": "(replay, recovery, crc)"}),
+        (links(18), links(18), {"GPU-0": COUNTED | {"replay": None, "recovery": None, "crc": None}}, {"GPU 0 link errors": "could not be"}),
+        (links(18), links(18), {"GPU-0": COUNTED | {"crc": None}}, {}),
+        (links(0), links(0), None, {}),
+        (None, None, None, {"links": "not recorded"}),
+    ],
+)
+def test_links_that_are_down_or_unread_are_named(sound: tuple[Any, Model], before: Any, after: Any, deltas: Any, expected: Any) -> None:
+    run, model = sound
+    gpus = (dataclasses.replace(run.manifest.node.gpus[0], uuid="GPU-0"), *run.manifest.node.gpus[1:])
+    gpus = (gpus[0], *(dataclasses.replace(g, uuid="GPU-1") for g in gpus[1:]))
+    changes = {"environment_before": before, "environment_after": after, "link_error_deltas": deltas, "simulated": False}
+    found = bad(with_samples(run, run.samples(), node=dataclasses.replace(run.manifest.node, gpus=gpus), **changes), model)
+    assert set(found) == set(expected)
+    for check, words in expected.items():
+        assert words in found[check].detail
+
+
+def test_what_is_not_in_the_model_or_not_a_number_is_counted(sound: tuple[Any, Model]) -> None:
+    run, model = sound
+    assert "not in the model" in bad(run, dataclasses.replace(model, pairs=[]))["pair 0>1 fit"].detail
+    samples = run.samples()
+    some = np.arange(len(samples)) % 3 == 0
+    holes = bad(with_samples(run, samples.assign(issue_mean_cycles=samples["issue_mean_cycles"].mask(some))), model)
+    assert "ok, without a number" in holes["pair 0>1 samples"].detail
+    assert not any("nan" in f.detail for f in holes.values())
+    cut = samples.assign(status=np.where(some, "impossible", samples["status"]), detail=np.where(some, "it is infinite", None))
+    assert "x it is infinite" in bad(with_samples(run, cut), model)["impossible numbers"].detail
 
 
 def scaled(s: pd.DataFrame, rows: Any, by: Any) -> pd.DataFrame:

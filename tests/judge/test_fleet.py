@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from xstage_bench.judge.fleet.outliers import DEVIATIONS, judge
 from xstage_bench.judge.fleet.reading import NodeLinks, Unreadable, grouped_medians, read_fleet
-from xstage_bench.judge.fleet.screen import screen
-from xstage_bench.record.manifest import load_manifest, save_manifest
+from xstage_bench.judge.fleet.screen import screen, screen_nodes
+from xstage_bench.record.manifest import Manifest, load_manifest, save_manifest
+from xstage_bench.schedule.device import Gpu, Node
 from xstage_bench.show.fleet_page import write_fleet
 
 BENCH = runpy.run_path(str(Path(__file__).parents[1] / "claims" / "fleet_speed.py"))
@@ -86,6 +87,38 @@ def test_runs_that_say_nothing_are_named_and_cost_no_other(fleet: tuple[Path, An
     assert node.failed_pairs == {"0>1": "stores are lost"}
     assert not node.complete
     assert "1 node with pairs that failed" in found.verdict
+    assert "1 node are no population" in found.verdict
+
+
+def made(name: str, by: float, **facts: Any) -> NodeLinks:
+    """A node of two GPUs at `by` of the usual drain rate."""
+    node = Node(tuple(Gpu(i, "NVIDIA H200", tuple(range(132)), 1980.0) for i in range(2)), ((0, 1), (1, 0)), 32.0, 478.1)
+    manifest = Manifest(backend="cuda", simulated=False, node=node)
+    values = {"drain_gb_per_s": np.array([369.0, 370.0]) * by, "capacity_bytes": np.full(2, 2.4e6), "issue_ns": np.full(2, 112.0)}
+    return NodeLinks(name, manifest, np.array([0, 1]), np.array([1, 0]), values | facts.pop("values", {}), np.array([9, 9]), **facts)
+
+
+@pytest.mark.parametrize(
+    ("members", "judged", "words"),
+    [
+        ([made("a", 1.0), made("b", 0.5)], False, "drain_gb_per_s of b is 50 % of that of a"),
+        ([made("a", 1.0), made("b", 1.0), made("c", 0.5)], False, "3 nodes are no population: 4 are needed"),
+        ([made("a", 0.5)], False, "drain_gb_per_s of a is 50 % of that of the reference node h200-nv18"),
+        ([made(n, 1.0) for n in "abcd"], True, "nothing stands out"),
+        ([*(made(n, 1.0) for n in "abc"), made("d", 0.5)], True, "1 outlier for the worse on 1 node"),
+        ([*(made(n, 1.0) for n in "abc"), made("d", np.nan)], False, "no drain rate of d"),
+        ([made(n, 1.0, values={"capacity_bytes": np.full(2, np.nan)}) for n in "abcd"], False, "capacity_bytes: 0 links are no population"),
+        ([*(made(n, 1.0) for n in "abc"), made("d", 1.0, impossible=7)], True, "7 rows that cannot be were left out"),
+        ([*(made(n, 1.0) for n in "abc"), made("d", 1.0, changed=("samples/part-0000.parquet",))], True, "1 run with files changed"),
+    ],
+)
+def test_too_few_to_judge_is_not_judged(members: list[NodeLinks], judged: bool, words: str) -> None:
+    found = screen_nodes("x", members)
+    assert words in found.verdict
+    assert (found.populations[0].not_judged == []) == judged
+    assert ("not judged" in found.verdict) != judged
+    if len(members) < 4:
+        assert "the reference node h200-nv18" in found.verdict
 
 
 def test_reading_agrees_with_the_manifest(fleet: tuple[Path, Any, str]) -> None:

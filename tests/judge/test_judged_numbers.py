@@ -92,6 +92,7 @@ def manifest(**facts: Any) -> Any:
     known |= {"kernels": [], "options": {}}
     known |= {
         "node": Node((SimpleNamespace(name="NVIDIA H200", index=0, uuid=None, sm_count=132),), ((0, 1),), 32.0),
+        "environment_before": None,
         "environment_after": None,
     }
     return SimpleNamespace(**{**known, **facts})
@@ -108,7 +109,7 @@ def test_check_names_every_kind_of_link_error(counter: str) -> None:
 
 
 def found_by_check(rows: pd.DataFrame, **facts: Any) -> dict[str, str]:
-    run: Any = SimpleNamespace(manifest=manifest(**facts), samples=lambda: rows.assign(order=0))
+    run: Any = SimpleNamespace(manifest=manifest(**facts), samples=lambda: rows.assign(order=0), changed=list)
     return {f.check: f"{f.status}: {f.detail}" for f in criticise(run, None)}
 
 
@@ -183,7 +184,7 @@ def test_what_a_rate_is_held_against(model: Model, simulated: bool) -> None:
         ("NVIDIA H200", 478.1 * 0.97, {"achieved", "raw link"}),
         ("NVIDIA H200", 478.1 * 1.03, {"achieved", "raw link"}),
         ("NVIDIA Unknown", 478.1, {"achieved", "raw link"}),
-        ("NVIDIA H100 80GB HBM3", 478.1 * 0.99, {"achieved", "raw link", "payload limit", "nominal"}),
+        ("NVIDIA H100 80GB HBM3", 478.1 * 0.99, {"achieved", "raw link", "payload limit", "nominal", "copy engine"}),
     ],
 )
 def test_what_is_not_known_of_a_link_is_not_shown(model: Model, gpu: str, line: float | None, names: set[str]) -> None:

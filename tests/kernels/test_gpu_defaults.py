@@ -111,7 +111,7 @@ def run_of(gpu: str, sms: int = 132) -> SimpleNamespace:
     rows = {"source": 0, "destination": 1, "kind": "measure", "status": "ok", "probe": "isolated", "start": "isolated", "burst": 0}
     rows |= {"bytes": 32768, "producers": sms, "warps": 4, "gap_cycles": np.nan, "sm_clock_mhz": 1980.0, "issue_mean_cycles": 700.0}
     samples = pd.DataFrame([{**rows, "schedule": f"s{i % 4}", "process": i % 3, "order": i} for i in range(120)])
-    return SimpleNamespace(manifest=manifest, samples=lambda: samples)
+    return SimpleNamespace(manifest=manifest, samples=lambda: samples, changed=list)
 
 
 @pytest.mark.parametrize(("gpu", "elsewhere"), [("NVIDIA H200", False), ("NVIDIA H200 (simulated)", False), ("NVIDIA B200", True)])

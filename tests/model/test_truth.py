@@ -1,28 +1,39 @@
-"""Do the intervals cover the truth? 100 runs of one (K, W) made with the fitted form; tests/claims/truth_recovery.py does 1000."""
+"""Do the intervals cover the truth? A few runs of each kind; tests/claims/truth_recovery.py does hundreds."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 BENCH = runpy.run_path(str(Path(__file__).parents[1] / "claims" / "truth_recovery.py"), run_name="truth_recovery")
 Truth, coverage, made_by, truth_of = (BENCH[name] for name in ("Truth", "coverage", "made_by", "truth_of"))
 
 
-def in_band(found, of):
-    for name, counts in found.items():
-        assert 0.9 * of <= counts["covered"] < of, name
-        assert abs(counts["bias"]) < 0.003, name
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("preset", ["h200-nv18-x2", "burst-gap"])
+def test_intervals_of_simulated_runs_cover_what_the_preset_is_by_definition(preset: str, quick: bool) -> None:
+    known = BENCH["truth_of_preset"](preset)
+    for name, found in coverage(BENCH["runs_of"](preset, quick), known, range(3000, 3004)).items():
+        assert found["covered"] >= 0.5, name
+        assert abs(found["bias"]) < 0.006, name
+        assert found["half_width"] < 0.03, name
 
 
-def test_intervals_cover_the_truth_of_simulated_runs():
-    in_band(coverage(lambda replica: BENCH["simulate_samples"](1, replica), BENCH["simulated_truth"](), 100), 100)
+def test_the_truth_of_the_fitted_form_is_what_it_was_made_with() -> None:
+    known = BENCH["truth_of_preset"]("burst-gap")
+    assert (known.drain_gb_per_s, known.capacity_bytes) == pytest.approx((372.0, 132 * 18_500.0), rel=1e-6)
+    assert known.t0_cycles(16384) == 64 + 20 * 4 * 8
 
 
-def test_intervals_cover_the_truth_when_processes_differ():
+def test_intervals_cover_the_truth_when_processes_differ() -> None:
     truth = Truth(process_spread=0.005)
-    in_band(coverage(made_by(truth, 1), truth_of(truth), 100), 100)
+    for name, found in coverage(made_by(truth, 1), truth_of(truth), range(40)).items():
+        assert found["covered"] >= 0.8, name
+        assert abs(found["bias"]) < 0.006, name
 
 
-def test_a_wrong_truth_is_not_covered():
-    truth = Truth()
-    wrong = {name: 1.05 * value for name, value in truth_of(truth).items()}
-    assert all(counts["covered"] <= 5 for counts in coverage(made_by(truth, 3), wrong, 20).values())
+def test_a_wrong_truth_is_not_covered() -> None:
+    truth, true = Truth(), truth_of(Truth())
+    wrong = replace(true, t0_cycles=lambda n: 1.05 * true.t0_cycles(n), drain_gb_per_s=1.05 * 372, capacity_bytes=1.05 * 132 * 18_700)
+    assert all(found["covered"] <= 0.25 for found in coverage(made_by(truth, 3), wrong, range(10)).values())

@@ -46,7 +46,7 @@ def make_trace(execution: Execution) -> Trace:
         issue_cycles=issue,
         gap_cycles=gap if s.start != "isolated" else np.full(shape, np.nan),
         start_ns=start,
-        end_ns=start + 32.0 * rng.integers(1, 1 << 12, shape),
+        end_ns=start + 32.0 * (np.ceil(issue / 1980.0 * 1e3 / 32.0) + rng.integers(1, 1 << 12, shape)),
         drain_cycles=drain,
         sm_clock_mhz=1980.0 - rng.integers(0, 1024) / 1024,
         status=status,

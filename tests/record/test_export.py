@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from record_fake import make_manifest, make_run
 
-from xstage_bench.errors import UsageError, XStageError
+from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.record.dump import export_run
 from xstage_bench.record.reader import load_run
 from xstage_bench.record.writer import RunWriter
@@ -57,11 +57,10 @@ def test_an_empty_table(tmp_path):
     with RunWriter(tmp_path / "r", make_manifest()) as writer:
         writer.finish()
     empty = load_run(tmp_path / "r")
-    assert export_run(empty, "json", tmp_path / "x.json") == 0
-    assert json.loads((tmp_path / "x.json").read_text())["rows"] == []
-    for _ in range(2):  # a second export replaces the first
-        assert export_run(empty, "csv", tmp_path / "x.csv") == 0
-    assert len((tmp_path / "x.csv").read_text().splitlines()) == 1
+    for fmt in ("json", "csv"):
+        with pytest.raises(DataError, match="holds no row of the table samples"):
+            export_run(empty, fmt, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
 
 
 def test_refusals(run, tmp_path):

@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from xstage_bench.model.tasks.predict import COLUMNS as TASK_FOUND
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
 from xstage_bench.schedule.burst_csv import COLUMNS as BURST_CSV
 from xstage_bench.schedule.task_csv import COLUMNS as TASK_CSV
-from xstage_bench.show.explain import explain, glossary
+from xstage_bench.show.explain import explain, formula_of, glossary
 from xstage_bench.show.schemas import schemas
 from xstage_bench.workloads.predicted import COLUMNS as PHASES
 
@@ -93,3 +94,15 @@ def test_the_verb() -> None:
     unknown = run("nonsense-word")
     assert unknown.returncode == 2
     assert "try:" in unknown.stderr
+
+
+def test_a_word_of_the_field_has_its_formula_a_usual_value_and_its_page() -> None:
+    for word in tomllib.loads((ROOT / "xstage_bench/show/glossary.toml").read_text())["formulas"]:
+        found = formula_of(word)
+        assert found is not None
+        assert "words" in [e.section for e in explain(word)], word
+        assert (ROOT / found.page).is_file()
+    rate, missing = formula_of("R"), formula_of("gap_cycles")
+    assert rate is not None
+    assert 300 < float(str(rate.usual).partition(" ")[0]) < 450, rate.usual
+    assert missing is None

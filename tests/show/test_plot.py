@@ -52,6 +52,7 @@ def test_figure_is_drawn_in_its_turn_and_labelled(drawn: dict[str, plot.Drawn], 
     assert small[0].manifest.created[:10] in written
     assert re.search(r"n = \d", written)
     assert plot.image_bytes(one, "png").startswith(b"\x89PNG")
+    assert "NVIDIA H200" in plot.image_bytes(one, "svg").decode(), "labels are text, which can be searched"
 
 
 def test_drawing_again_gives_the_same_bytes_whatever_the_users_settings(drawn: dict[str, plot.Drawn], small: tuple[Any, Any]) -> None:

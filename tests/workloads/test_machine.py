@@ -9,7 +9,8 @@ import pytest
 from other_gpus import OTHERS, RECORDED, write_model
 
 from xstage_bench.errors import DataError, UsageError
-from xstage_bench.machine.gpus import REFERENCE_GPU, Default, Fact, borrowed, find_gpu, gpus
+from xstage_bench.machine.facts import Fact
+from xstage_bench.machine.gpus import REFERENCE_GPU, Default, borrowed, find_gpu, gpus
 from xstage_bench.model.document import load_model
 from xstage_bench.model.sms import sms_of
 from xstage_bench.workloads import workload_phases
@@ -23,7 +24,7 @@ def test_every_gpu_is_there_once_and_says_where_its_numbers_come_from():
     names = [name for facts in gpus().values() for name in facts.names]
     assert len(names) == len(set(names))
     counts = {find_gpu(name).sm_count.value for name in names}
-    assert counts == {78, 108, 114, 132, 148}
+    assert counts == {78, 108, 114, 132, 142, 148, 188}
     for value, status in ((None, "measured"), (1.0, "unknown")):
         with pytest.raises(ValueError, match="or is unknown and says why"):
             Fact(value=value, status=status, source="x")

@@ -18,8 +18,9 @@ from typing import NoReturn
 import click
 
 from xstage_bench.cli.group import INTERRUPTED, Stopped, Terminated, xstage
+from xstage_bench.cli.memory import require_room
 from xstage_bench.cli.output import drop_stdout, fail
-from xstage_bench.errors import ERROR, USAGE, XStageError
+from xstage_bench.errors import ERROR, USAGE, XStageError, out_of_memory
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -53,6 +54,7 @@ def run(argv: Sequence[str]) -> int:
 def _run(words: list[str]) -> int:
     as_json = "--json" in words
     try:
+        require_room(words)
         status = xstage.main(words, prog_name="xstage", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except Stopped as stop:
@@ -68,15 +70,22 @@ def _run(words: list[str]) -> int:
     except XStageError as error:
         _trace(words)
         return fail(error.exit_code, error.message, error.hint, as_json)
-    except MemoryError:
-        return fail(ERROR, "out of memory", "measure less: --quick, --only PROBE or --pairs", as_json)
     except OSError as error:
         _trace(words)
+        if out_of_memory(error):
+            return _no_memory(error, as_json)
         return fail(ERROR, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", None, as_json)
     except Exception as error:
         _trace(words)
+        if out_of_memory(error):
+            return _no_memory(error, as_json)
         text = " ".join(str(error).split())
         return fail(ERROR, f"internal error, {type(error).__name__}: {text}", "run it again with --debug and report that", as_json)
+
+
+def _no_memory(error: Exception, as_json: bool) -> int:
+    why = f": {error}" if isinstance(error, MemoryError) and str(error) else ""
+    return fail(ERROR, f"out of memory{why}", "ulimit -v unlimited; or measure less: --quick, --only PROBE, --pairs", as_json)
 
 
 def _trace(words: list[str]) -> None:

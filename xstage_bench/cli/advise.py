@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common, completing, flavour_names
+from xstage_bench.cli.options import FILE, MODEL, common, completing, flavour_names
 from xstage_bench.cli.output import Output, check_file, model_gate
 from xstage_bench.cli.progress import at_work
 from xstage_bench.errors import UsageError
@@ -20,7 +20,7 @@ _POSITIVE = click.IntRange(min=1)
 
 
 @click.command("advise", short_help="Advise how to order and size stores.")
-@click.argument("model", type=FILE)
+@click.argument("model", type=MODEL)
 @click.argument("schedule", type=FILE, required=False)
 @click.option("--bytes", "size", type=_POSITIVE, metavar="B", help="Bytes that a storing tile of one SM sends.")
 @click.option("--tile-ns", type=float, metavar="NS", help="Compute time of a storing tile when nothing is stored.")
@@ -40,7 +40,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--out", "path", type=FILE, metavar="FILE", help="Write the advised schedules as a task file.")
 @common
 def command(out: Output, model: Path, schedule: Path | None, figure: Path | None, path: Path | None, **given: Any) -> int:
-    """Advise with MODEL (a model.json, or a fitted run folder).
+    """Advise with MODEL (a model.json, a fitted run folder, or a node's name).
 
     With SCHEDULE, a task schedule file (docs/measure.md): other orders, sizes and spacings of its tasks, subject to its dependencies.
     Without it: for a kernel described by --bytes, --tile-ns, --tiles; and --quiet-tile-ns, --quiet-tiles for work to put between.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common, percent
+from xstage_bench.cli.options import MODEL, common, percent
 from xstage_bench.cli.output import Output, table
-from xstage_bench.errors import GATE, REGRESSION, UsageError
+from xstage_bench.errors import GATE, REGRESSION, DataError, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.judge.compare import Comparison, Side
@@ -20,8 +20,8 @@ _ACROSS = ["backend", "gpu", "schema"]
 
 
 @click.command("compare", short_help="Compare two runs, or one with a shipped node.")
-@click.argument("runs", type=FILE, nargs=-1, metavar="[BASELINE] RUN")
-@click.option("--reference", metavar="NAME", help="The baseline is this node, shipped with xstage-bench: h200-nv18.")
+@click.argument("runs", type=MODEL, nargs=-1, metavar="[BASELINE] RUN")
+@click.option("--reference", metavar="NAME", help="The baseline is this measured node, such as h200-nv18.")
 @click.option("--margin", callback=percent, default="5", show_default=True, metavar="PERCENT", help="The smallest change that matters.")
 @click.option("--across", type=click.Choice(_ACROSS), multiple=True, help="Compare although this differs; repeatable.")
 @click.option("--strict", is_flag=True, help="Exit 4 when nothing is worse but something is undetermined.")
@@ -42,6 +42,9 @@ def command(out: Output, runs: tuple[Path, ...], reference: str | None, margin: 
     if baseline.simulated != side.simulated:
         out.note(f"MIXED: {_label(baseline)} against {_label(side)}: a simulated number beside a measured one")
     done = compare(baseline, side, margin=margin)
+    if not done.differences:
+        empty = baseline if not any(not p.is_local for p in baseline.model.pairs) else side
+        raise DataError(f"nothing to compare: {empty.name} has no fitted pair of plain stores", "xstage run and xstage fit first")
     for note in done.notes:
         out.note(note)
     out.result(_document(done, across), _text(done))
@@ -71,7 +74,7 @@ def _text(done: Comparison) -> str:
         change = None if d.change is None else f"{100 * d.change:+.2f} %"
         interval = None if d.low is None or d.high is None else f"{100 * d.low:+.2f} to {100 * d.high:+.2f} %"
         pair = d.pair if d.pair == d.baseline_pair else f"{d.pair} ({d.baseline_pair})"
-        rows.append([d.verdict, pair, d.parameter, d.producers, d.warps, d.baseline, d.value, change, interval, d.reason or ""])
-    head = ["", "pair", "parameter", "K", "W", "baseline", "run", "change", "interval", ""]
+        rows.append([d.verdict, pair, d.parameter, d.producers, d.warps, d.bytes, d.baseline, d.value, change, interval, d.reason or ""])
+    head = ["", "pair", "parameter", "K", "W", "bytes", "baseline", "run", "change", "interval", ""]
     notes = "".join(f"note: {note}\n" for note in done.notes)
     return f"{_label(done.baseline)} -> {_label(done.side)}\n\n{table(head, rows)}\n\n{notes}{done.verdict}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from xstage_bench.cli.options import common
@@ -17,7 +19,7 @@ def command(out: Output, word: str | None, schema: str | None) -> int:
     """Say what WORD means: a column of a file or table, a key of a document, a word of a warning. Without WORD: all of them."""
     if schema is not None:
         return _schema(out, schema)
-    from xstage_bench.show.explain import SECTIONS, explain, glossary
+    from xstage_bench.show.explain import SECTIONS, explain, formula_of, glossary
 
     found = list(glossary()) if word is None else explain(word)
     lines: list[str] = []
@@ -26,7 +28,12 @@ def command(out: Output, word: str | None, schema: str | None) -> int:
         if mine and word is None:
             lines += [*([""] if lines else []), f"{section}:"]
         lines += [f"{e.word}: {e.meaning}" for e in mine]
-    out.result({"entries": [{"word": e.word, "section": e.section, "meaning": e.meaning} for e in found]}, "\n".join(lines))
+    document: dict[str, Any] = {"entries": [{"word": e.word, "section": e.section, "meaning": e.meaning} for e in found]}
+    how = None if word is None else formula_of(found[0].word)
+    if how is not None:
+        lines += [f"  formula: {how.formula}", *([f"  usual: {how.usual}"] if how.usual else []), f"  page: {how.page}"]
+        document |= {"formula": how.formula, "usual": how.usual, "page": how.page}
+    out.result(document, "\n".join(lines))
     return 0
 
 

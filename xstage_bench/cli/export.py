@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from xstage_bench.cli.options import FILE, common
+from xstage_bench.cli.options import FILE, MODEL, common
 from xstage_bench.cli.output import STDOUT, Output, check_file
 from xstage_bench.errors import UsageError
 
@@ -23,7 +23,7 @@ def _print_include_dir(ctx: click.Context, param: click.Parameter, value: bool) 
 
 
 @click.command("export", short_help="Write the model or the samples for other programs.")
-@click.argument("where", type=FILE, metavar="WHERE")
+@click.argument("where", type=MODEL, metavar="WHERE")
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="json", show_default=True)
 @click.option("--table", type=click.Choice(TABLES), help="Default: model for a file and for cuh, openmetrics, toml; else samples.")
 @click.option("--producers", type=click.IntRange(min=1), metavar="K", help="Model: add the stage of K SMs that store ...")
@@ -34,7 +34,7 @@ def _print_include_dir(ctx: click.Context, param: click.Parameter, value: bool) 
 )
 @common
 def command(out: Output, where: Path, fmt: str, table: str | None, producers: int | None, warps: int | None, path: Path) -> int:
-    """Write the model of WHERE (a model.json, or a fitted run folder), or a table of the run folder WHERE.
+    """Write the model of WHERE (a model.json, a fitted run folder, or a node's name), or a table of the run folder WHERE.
 
     A model as cuh is a C++ header for kernels and host programs, as openmetrics a text file for node_exporter; docs/own-kernel.md has all.
     """
@@ -49,7 +49,7 @@ def command(out: Output, where: Path, fmt: str, table: str | None, producers: in
     if table == "model":
         _model(out, where, fmt, path, None if producers is None or warps is None else (producers, warps))
     else:
-        _record(where, fmt, table, path)
+        _record(out, where, fmt, table, path)
     if path != STDOUT:
         out.result({"run": str(where), "table": table, "format": fmt, "file": str(path)}, str(path))
     return 0
@@ -73,10 +73,11 @@ def _model(out: Output, where: Path, fmt: str, path: Path, at: tuple[int, int] |
         write_bytes(path, text)
 
 
-def _record(where: Path, fmt: str, table: str, path: Path) -> None:
+def _record(out: Output, where: Path, fmt: str, table: str, path: Path) -> None:
     from xstage_bench.record.dump import export_run
     from xstage_bench.record.reader import check_tables, load_run
 
     loaded = load_run(where)
+    out.note_incomplete(loaded)
     check_tables(loaded)
     export_run(loaded, fmt, "-" if path == STDOUT else path, table=table)

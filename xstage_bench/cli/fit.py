@@ -22,7 +22,7 @@ def command(out: Output, run: Path, path: Path | None, seed: int, resamples: int
     from xstage_bench.io.json_file import encode_json
     from xstage_bench.model.document import save
     from xstage_bench.model.headline import headline_rows
-    from xstage_bench.model.run_fit import MODEL_NAME, fit_run
+    from xstage_bench.model.run_fit import MODEL_NAME, fit_run, require_fitted
     from xstage_bench.record.reader import load_run
 
     check_file(path)
@@ -30,6 +30,7 @@ def command(out: Output, run: Path, path: Path | None, seed: int, resamples: int
     out.note_incomplete(loaded)
     with at_work(f"fitting {run}"):
         model = fit_run(loaded, seed=seed, resamples=resamples)
+    require_fitted(loaded, model)
     if path == STDOUT:
         out.raw(encode_json(model))
         return 0

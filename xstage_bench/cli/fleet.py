@@ -21,7 +21,7 @@ _SHOWN = 20
 @click.command("fleet", short_help="Screen the runs of many nodes.")
 @click.argument("folder", type=FILE)
 @click.option("--out", "out_folder", type=FILE, metavar="DIR", help="Where fleet.html and fleet.json go; default: into FOLDER.")
-@click.option("--strict", is_flag=True, help="Exit 4 when anything stands out for the worse, or a pair failed.")
+@click.option("--strict", is_flag=True, help="Exit 4 when anything stands out for the worse, failed, or was not judged.")
 @common
 def command(out: Output, folder: Path, out_folder: Path | None, strict: bool) -> int:
     """Read every run below FOLDER, rank nodes and links, and name what stands out of the population of its kind.
@@ -41,7 +41,8 @@ def command(out: Output, folder: Path, out_folder: Path | None, strict: bool) ->
         out.note(f"xstage: {name}: {reason}")
     if fleet.unreadable:
         return ERROR
-    bad = any(d.worse for d in fleet.outliers) or any(n.failed_pairs for n in fleet.nodes)
+    bad = any(d.worse for d in fleet.outliers) or any(n.failed_pairs or n.impossible_rows or n.changed for n in fleet.nodes)
+    bad = bad or any(p.not_judged for p in fleet.populations)
     return GATE if strict and bad else 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common, seconds
+from xstage_bench.cli.options import FILE, MODEL, common, seconds
 from xstage_bench.cli.output import STDOUT, Output, check_file, table
 from xstage_bench.errors import ERROR, UsageError
 
@@ -25,7 +25,9 @@ from xstage_bench.errors import ERROR, UsageError
 @click.option(
     "--combine", "combines", type=click.Choice(["bf16", "f32", "fp8"]), multiple=True, help="Of result rows; repeatable; default bf16."
 )
-@click.option("--model", type=FILE, metavar="FILE", help="model.json of this node, which chooses the orders; default: a lead of one tile.")
+@click.option(
+    "--model", type=MODEL, metavar="MODEL", help="model.json of this node, which chooses the orders; default: a lead of one tile."
+)
 @click.option("--repetitions", type=click.IntRange(1, 1000), default=7, show_default=True, help="Of each variant.")
 @click.option("--unfused", is_flag=True, help="Time the layer by PyTorch's grouped GEMM and NCCL too (bf16, balanced).")
 @click.option("--budget", callback=seconds, default=None, metavar="SECONDS", help="Begin no case after this time.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common, seconds
+from xstage_bench.cli.options import FILE, MODEL, common, seconds
 from xstage_bench.cli.output import STDOUT, Output, check_file, table
 from xstage_bench.errors import ERROR, UsageError
 
@@ -20,7 +20,7 @@ from xstage_bench.errors import ERROR, UsageError
 @click.option("--budget", callback=seconds, default="2", show_default=True, metavar="SECONDS", help="Of timing, for each case.")
 @click.option("--pairs", is_flag=True, help="Only attention alone and fused, each round there and back: for long rows, as clocks wander.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of the inputs and the order.")
-@click.option("--model", type=FILE, metavar="FILE", help="A model.json of such a node (xstage profile): predict, and choose by it.")
+@click.option("--model", type=MODEL, metavar="MODEL", help="A model.json of such a node (xstage profile): predict, and choose by it.")
 @click.option("--recorded", type=FILE, metavar="FILE", help="Take this document of an earlier call instead of measuring; needs no GPU.")
 @click.option("--out", "path", type=FILE, default=Path("ulysses.json"), show_default=True, metavar="FILE", help="'-' is stdout.")
 @common

@@ -32,6 +32,7 @@ VERBS: dict[str, str] = {
     "check": "Say what speaks against a run, or judge it by an operator's limits.",
     "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
     "compare": "Compare two fitted runs, or one with a shipped node: same, better, worse or undetermined.",
+    "nodes": "List the GPUs and links that have a name, what is known of each, and add your own.",
     "import": "Import the time stamps of a kernel of your own as a schedule and a run folder.",
     "explain": "Say what a column, key or warning means.",
     "fleet": "Rank the runs of many nodes, and name what stands out.",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from xstage_bench.cli.output import Output
 from xstage_bench.errors import UsageError
@@ -20,6 +21,27 @@ if TYPE_CHECKING:
 
 Verb = Callable[..., Any]
 FILE = click.Path(path_type=Path)
+
+
+class _Named(click.types.StringParamType):
+    """A node of the registry: completed by name."""
+
+    name = "node"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from xstage_bench.machine.gpus import entry_names
+
+        return [CompletionItem(name) for name in entry_names() if name.startswith(incomplete)]
+
+
+class _ModelPath(click.Path):
+    """A file or run folder, or a node of the registry."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [*NODE.shell_complete(ctx, param, incomplete), *super().shell_complete(ctx, param, incomplete)]
+
+
+NODE, MODEL = _Named(), _ModelPath(path_type=Path)
 _HOST = -1  # schedule.HOST; importing it would load numpy for --help
 
 

@@ -80,9 +80,11 @@ class Output:
         self.note(f"xstage: {reason}" if f"pair {pair}" in reason else f"xstage: pair {pair}{what}: {reason}")
 
     def note_incomplete(self, run: Run) -> None:
-        """Say that a run was interrupted: fewer samples, wider intervals."""
+        """Say that a run was interrupted, or that its files were changed since it was written."""
         if not run.manifest.complete:
             self.note(f"{run.folder} was interrupted; finish it: the command that made it, with --resume --out {run.folder}")
+        if changed := run.changed():
+            self.note(f"CHANGED since {run.folder} was written: {', '.join(changed)}")
 
     def no_json_beside(self, out: Path | None, what: str) -> None:
         """Refuse ``--json`` together with ``--out -``: stdout can hold one thing."""
@@ -142,9 +144,12 @@ def findings_text(findings: Sequence[Finding]) -> str:
 
 
 def model_gate(out: Output, model: Model) -> dict[str, Any]:
-    """Say on stderr which pairs of a model missed the hold-out of their own run; return what ``--json`` says of all of them."""
+    """Say on stderr that a model is scaled, or which pairs missed the hold-out of their own run; return what ``--json`` says of all."""
     from xstage_bench.judge.gate import missed
+    from xstage_bench.model.scaled_node import SCALED
 
+    if model.backend.startswith(SCALED):
+        out.note("SCALED: " + "; ".join(model.notes[:1]) + "; what that rests on: xstage nodes show NAME")
     for name, verdict in missed(model).items():
         out.note(f"MISSED: the model of {name} missed its own hold-out: {'; '.join(verdict.reasons)}. Do not rely on its numbers")
     return {f"{p.pair} {p.flavour}": p.holdout for p in model.pairs if not p.is_local}

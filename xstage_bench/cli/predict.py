@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common
+from xstage_bench.cli.options import FILE, MODEL, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, counted, model_gate, table
 from xstage_bench.cli.progress import at_work
 from xstage_bench.cli.workload import check_workload, show_workload, workload_options
@@ -34,7 +34,7 @@ TASK_COLUMNS = (
 
 
 @click.command("predict", short_help="Predict a schedule file, or a workload.")
-@click.argument("model", type=FILE)
+@click.argument("model", type=MODEL)
 @click.argument("schedule", type=FILE, required=False)
 @click.option("--pair", metavar="A>B", help="Use the model of this pair; default: the schedule's own.")
 @click.option("--sm-clock-mhz", type=float, metavar="MHZ", help="Predict for this SM clock; default: the model's.")
@@ -46,7 +46,7 @@ def command(
     out: Output, model: Path, schedule: Path | None, pair: str | None, sm_clock_mhz: float | None, compute: str, trace: Path | None,
     **workload: Any,
 ) -> int:  # fmt: skip
-    """Predict every burst or task of SCHEDULE with MODEL (a model.json, or a fitted run folder).
+    """Predict every burst or task of SCHEDULE with MODEL (a model.json, a fitted run folder, or a node's name).
 
     SCHEDULE may also be a scene file: several schedules at the same time (docs/files.md).
 

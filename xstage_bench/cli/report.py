@@ -20,7 +20,7 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
 
     RUN may also be a document that `xstage measure` or a replay wrote: its page then stands beside it.
     """
-    from xstage_bench.model.run_fit import find_model, find_validation
+    from xstage_bench.model.run_fit import find_model, find_validation, require_fitted
     from xstage_bench.record.reader import check_tables, load_run
     from xstage_bench.show.report import render_report, write_report, write_report_files
 
@@ -33,6 +33,7 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
     model = find_model(loaded.folder if model_path is None else model_path)
     validation = find_validation(loaded)
     check_tables(loaded)
+    require_fitted(loaded, model)
     files: dict[str, Path] = {}
     if path is None:
         files = write_report_files(loaded, model, validation)

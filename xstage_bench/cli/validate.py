@@ -11,6 +11,7 @@ import click
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, findings_text, table
 from xstage_bench.cli.progress import at_work
+from xstage_bench.errors import DataError
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Validation
@@ -34,9 +35,13 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
 
     check_file(path)
     loaded = load_run(run)
+    out.note_incomplete(loaded)
     model = find_model(loaded.folder if model_path is None else model_path)
     with at_work(f"validating {run}"):
         validation = validate_run(loaded, model)
+    if not (validation.models or validation.families or validation.warps_apart):
+        why = "; ".join(validation.notes) or "no held-out schedule is of a pair of the model, or none is valid"
+        raise DataError(f"{loaded.folder}: nothing was judged: {why}", "xstage run with the probe holdout, then xstage fit")
     model, findings = judged(model, validation)
     if path is None and model_path is None:
         write_model(loaded, model)

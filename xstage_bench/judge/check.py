@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xstage_bench.io.identity import in_words
+from xstage_bench.judge.line_rates import link_findings, rate_findings
 from xstage_bench.judge.of_run import deltas_of_run, facts_of_run
 from xstage_bench.machine.finding import Finding, Status
 from xstage_bench.machine.gpus import REFERENCE_GPU, Default, borrowed, find_gpu, reference_gpu
 from xstage_bench.model.document import Model, PairModel
-from xstage_bench.model.headline import free_entry, headline_entry
+from xstage_bench.model.headline import headline_entry, t0_at
 from xstage_bench.model.resample import MIN_PROCESSES
+from xstage_bench.model.stretches import LENGTH, bad_stretches
+from xstage_bench.record.sound import IMPOSSIBLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,16 +77,18 @@ def criticise(run: Run, model: Model | None) -> list[Finding]:
     samples = samples[samples["source"] != samples["destination"]]
     measured = samples[samples["kind"] == "measure"]
     valid = measured[(measured["status"] == "ok") & np.isfinite(measured["issue_mean_cycles"].to_numpy(dtype=float))]
-    findings = [*_record(run), *_statuses(measured, valid)]
+    findings = [*_record(run), *_impossible(samples), *_statuses(measured, valid), *link_findings(run.manifest)]
     if valid.empty:
         return findings
-    findings += [_repetitions(valid), *_spreads(valid), _drift(samples), _clock(valid), *_environment(run)]
+    findings += [_repetitions(valid), *_spreads(valid), _drift(samples), _stretches(valid), _clock(valid), *_environment(run)]
     names = list(dict.fromkeys(gpu.name for gpu in run.manifest.node.gpus))
     findings += [_sleep(valid, names), _second_knee(valid), *_limits(names)]
     if model is None:
         findings.append(Finding("model", "warn", "not fitted: capacities and intervals were not looked at", "xstage fit RUN"))
         return findings
-    return findings + [f for pair in model.pairs if not pair.is_local for f in _fitted(pair)]
+    absent = sorted(set(_names(valid)) - {pair.pair for pair in model.pairs})
+    findings += [Finding(f"pair {p} fit", "warn", "measured, and not in the model", "xstage fit RUN") for p in absent]
+    return [*findings, *rate_findings(run.manifest, model), *(f for pair in model.pairs if not pair.is_local for f in _fitted(pair))]
 
 
 def _record(run: Run) -> list[Finding]:
@@ -91,6 +96,9 @@ def _record(run: Run) -> list[Finding]:
     found = []
     if not m.complete:
         found.append(Finding("complete", "warn", "it was interrupted: fewer samples, wider intervals", "xstage run --resume --out RUN"))
+    for name in run.changed():
+        detail = "changed, lost or added after the run had written it: whose numbers these are is unknown"
+        found.append(Finding(name, "fail", detail, "take the run from a copy, or measure again"))
     for pair, reason in m.failed_pairs.items():
         found.append(Finding(f"pair {pair}", "fail", f"not measured: {reason}", "xstage doctor; xstage topo"))
     if m.kernels:
@@ -102,11 +110,24 @@ def _record(run: Run) -> list[Finding]:
     return found
 
 
+def _impossible(samples: pd.DataFrame) -> list[Finding]:
+    """Rows that no instrument gives; they are in no fit."""
+    bad = samples[samples["status"] == IMPOSSIBLE]
+    if bad.empty:
+        return []
+    why = ", ".join(f"{n} x {reason}" for reason, n in bad["detail"].value_counts().items())
+    words = f"{len(bad)} of {len(samples)} rows cannot be, and were left out: {why}"
+    status: Status = "fail" if len(bad) > SHARE_DROPPED * len(samples) else "warn"
+    return [Finding("impossible numbers", status, words, "the files were changed or the instrument is broken: measure again")]
+
+
 def _statuses(measured: pd.DataFrame, valid: pd.DataFrame) -> list[Finding]:
     found = []
     for pair, rows in measured.groupby(_names(measured), sort=True):
         good = int((_names(valid) == pair).sum())
         bad = rows["status"].astype(str).value_counts().drop("ok", errors="ignore")
+        if lost := int(len(rows) - good - bad.sum()):
+            bad["ok, without a number"] = lost
         why = ", ".join(f"{count} {status}" for status, count in bad.items())
         if good == 0:
             found.append(Finding(f"pair {pair} samples", "fail", f"no valid one of {len(rows)} ({why})", "nvidia-smi -q -d PERFORMANCE"))
@@ -156,7 +177,7 @@ def _above(check: str, value: float, limit: float, words: str, hint: str) -> Fin
 
 def _drift(samples: pd.DataFrame) -> Finding:
     """Trend of the sentinel within a process; a step between processes is their own spread and no drift."""
-    sentinel = samples[(samples["kind"] == "sentinel") & (samples["status"] == "ok")]
+    sentinel = samples[(samples["kind"] == "sentinel") & (samples["status"] == "ok") & samples["issue_mean_cycles"].notna()]
     worst, where = 0.0, None
     for (source, destination, process), rows in sentinel.groupby(["source", "destination", "process"], observed=True):
         values = rows.sort_values("order")["issue_mean_cycles"].to_numpy(dtype=float)
@@ -173,6 +194,14 @@ def _drift(samples: pd.DataFrame) -> Finding:
         return Finding("drift", "ok", detail)
     status: Status = "fail" if abs(worst) > GREAT_DRIFT else "warn"
     return Finding("drift", status, detail, "let the node reach a steady temperature, and measure again")
+
+
+def _stretches(valid: pd.DataFrame) -> Finding:
+    found = bad_stretches(valid)
+    if not found.bad:
+        return Finding("stretches", "ok", f"no stretch of {LENGTH} executions was disturbed")
+    hint = "something else used the GPUs or their links now and then (xstage doctor): measure again"
+    return Finding("stretches", "warn", f"{found.sentence()}; the fit left them out", hint)
 
 
 def _clock(valid: pd.DataFrame) -> Finding:
@@ -261,14 +290,14 @@ def _second_knee(valid: pd.DataFrame) -> Finding:
 
 
 def _fitted(pair: PairModel) -> list[Finding]:
-    entry, free = headline_entry(pair), free_entry(pair)
+    entry = headline_entry(pair)
     plain = (pair.flavour, pair.layout) == ("st.v4", "contiguous")
     name_of_pair = f"pair {pair.pair}" + ("" if plain else f" ({pair.flavour}, {pair.layout})")
-    if entry is None or free is None:
+    if entry is None:
         return [Finding(f"{name_of_pair} fit", "warn", "nothing was fitted", "xstage run --only isolated")]
     found = []
-    for name, one, number in (("R", entry, entry.drain_gb_per_s), ("Q", entry, entry.capacity_bytes), ("T0", free, free.t0_cycles)):
-        at = f"K = {one.producers}, W = {one.warps}"
+    for name, number in (("R", entry.drain_gb_per_s), ("Q", entry.capacity_bytes), ("T0", entry.t0_cycles)):
+        at = t0_at(entry) if name == "T0" else f"K = {entry.producers}, W = {entry.warps}"
         check = f"{name_of_pair} {name}"
         if number.value is None:
             hint = "add larger bursts" if name == "Q" else "add burst sizes"

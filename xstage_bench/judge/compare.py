@@ -17,10 +17,10 @@ from typing import Literal
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.assets import asset_dir
 from xstage_bench.judge.compare_errors import SCORES, changes, same_schedules, score_of
-from xstage_bench.machine.gpus import Default, borrowed
+from xstage_bench.machine.gpus import Default, borrowed, entries
 from xstage_bench.model.document import BurstGap, Model, PairModel, Validation, digest, load_validation
 from xstage_bench.model.estimate import Estimate, t_quantile
-from xstage_bench.model.headline import free_entry, headline_entry
+from xstage_bench.model.headline import headline_entry, t0_at, t0_bytes
 from xstage_bench.model.holdout import Errors
 from xstage_bench.model.resample import MIN_PROCESSES
 from xstage_bench.model.run_fit import MODEL_NAME, VALIDATION_NAME, find_model, is_simulated, usable_samples
@@ -54,22 +54,19 @@ class ComparedNumber:
     name : str
     of : callable
         Takes it from an entry.
-    at : callable
-        Which entry of a pair: where this number is best determined.
     sign : {+1, -1}
         +1 where more is better.
     """
 
     name: str
     of: Callable[[BurstGap], Estimate]
-    at: Callable[[PairModel], BurstGap | None]
     sign: int
 
 
 PARAMETERS: tuple[ComparedNumber, ...] = (
-    ComparedNumber("t0_cycles", lambda e: e.t0_cycles, free_entry, -1),
-    ComparedNumber("drain_gb_per_s", lambda e: e.drain_gb_per_s, headline_entry, +1),
-    ComparedNumber("capacity_bytes", lambda e: e.capacity_bytes, headline_entry, +1),
+    ComparedNumber("t0_cycles", lambda e: e.t0_cycles, -1),
+    ComparedNumber("drain_gb_per_s", lambda e: e.drain_gb_per_s, +1),
+    ComparedNumber("capacity_bytes", lambda e: e.capacity_bytes, +1),
 )
 
 
@@ -108,6 +105,7 @@ class Difference:
     high: float | None = None
     verdict: Verdict
     reason: str | None = None
+    bytes: int | None = None  # per producer, at which T0 stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ def load_side(where: Path) -> Side:
 
 
 def load_reference(name: str) -> Side:
-    """Read one of the nodes that are shipped with this package.
+    """Read one of the nodes that are shipped with this package, or an entry of the registry that was measured.
 
     Raises
     ------
@@ -155,19 +153,23 @@ def load_reference(name: str) -> Side:
         There is none of this name; the hint lists those there are.
     """
     root = asset_dir("results") / "reference"
-    known = sorted(p.parent.name for p in root.glob(f"*/{MODEL_NAME}"))
+    shipped = {p.parent.name: p.parent for p in root.glob(f"*/{MODEL_NAME}")}
+    known = {e.name: e.model_path for e in entries().values() if e.model_path is not None} | shipped
     if name not in known:
-        raise UsageError(f"there is no reference node '{name}'", f"use one of: {', '.join(known) or 'none is installed'}")
-    side = load_side(root / name)
+        raise UsageError(f"there is no reference node '{name}'", f"use one of: {', '.join(sorted(known)) or 'none is installed'}")
+    side = load_side(known[name])
     return replace(side, name=f"reference {name}")
 
 
 def refuse(baseline: Side, side: Side, across: Sequence[str]) -> None:
     """Raise `DataError` where the two sides are of different kinds, unless told to compare across just that."""
+    gpus: tuple[object, object] = (baseline.model.gpu, side.model.gpu)
+    if baseline.manifest is not None and side.manifest is not None:  # a model alone does not say how many SMs
+        gpus = (_gpu(baseline.manifest), _gpu(side.manifest))
     checks: list[tuple[str, object, object]] = [
         ("schema", baseline.model.schema_version, side.model.schema_version),
         ("backend", baseline.model.backend, side.model.backend),
-        ("gpu", _gpu(baseline), _gpu(side)),
+        ("gpu", *gpus),
     ]
     apart = {name: f"{name}: {baseline.name} is {a}, {side.name} is {b}" for name, a, b in checks if a != b and name not in across}
     if apart:
@@ -241,11 +243,9 @@ def _together(baseline: Side, side: Side, pair: str) -> tuple[Errors, Errors] | 
     return same_schedules(first, second)
 
 
-def _gpu(side: Side) -> tuple[str, ...]:
+def _gpu(manifest: Manifest) -> tuple[str, ...]:
     """Name and number of SMs; another die of the same kind is comparable, and is what a fleet is made of."""
-    if side.manifest is None:
-        return (side.model.gpu,)
-    return tuple(dict.fromkeys(f"{g.name} with {g.sm_count} SMs" for g in side.manifest.node.gpus))
+    return tuple(dict.fromkeys(f"{g.name} with {g.sm_count} SMs" for g in manifest.node.gpus))
 
 
 def _names(side: Side) -> list[str]:
@@ -275,9 +275,9 @@ def _cells(baseline: Side, side: Side) -> list[tuple[str, str, ComparedNumber, B
         if against is None:
             continue
         known = [e for e in old[against].burst_gap if pair.find(e.producers, e.warps) is not None]
-        for parameter in PARAMETERS:
-            entry = parameter.at(replace(old[against], burst_gap=known))
-            cells.append((name, against, parameter, entry, None if entry is None else pair.find(entry.producers, entry.warps)))
+        entry = headline_entry(replace(old[against], burst_gap=known))
+        same = None if entry is None else pair.find(entry.producers, entry.warps)
+        cells += [(name, against, parameter, entry, same) for parameter in PARAMETERS]
     return cells
 
 
@@ -300,7 +300,7 @@ def _difference(
         return Difference(
             pair=pair, baseline_pair=against, parameter=parameter.name, producers=None if b is None else b.producers,
             warps=None if b is None else b.warps, baseline=values[0], value=values[1], change=middle, low=low, high=high,
-            verdict=verdict, reason=reason,
+            verdict=verdict, reason=reason, bytes=t0_bytes(b) if b is not None and parameter.name == "t0_cycles" else None,
         )  # fmt: skip
 
     if a is None or b is None:
@@ -311,6 +311,10 @@ def _difference(
             return found("undetermined", e.reason or f"{parameter.name} has no interval on one side ({e.status})")
         if entry.processes < MIN_PROCESSES:
             return found("undetermined", f"{entry.processes} process(es) on one side: the spread between processes is not known")
+    if parameter.name != "drain_gb_per_s" and (a.t0_bytes is None) != (b.t0_bytes is None):
+        return found("undetermined", "one side was fitted by an earlier version, with other rules for T0 and Q: xstage fit RUN")
+    if parameter.name == "t0_cycles" and t0_at(a) != t0_at(b):
+        return found("undetermined", f"the sweeps differ: T0 stands at {t0_at(a)} and at {t0_at(b)}")
     change = change_of(a, b, parameter, *level)
     if -margin <= change[1] and change[2] <= margin:
         return found("same", None, change)
@@ -323,14 +327,15 @@ def change_of(a: BurstGap, b: BurstGap, parameter: ComparedNumber, count: float,
     """Value over baseline minus one, and its interval among `count` that shall hold together.
 
     Welch's interval on logarithms: each side's variance has (processes - 1) degrees of freedom; `apart`, the relative standard deviation of
-    either side beyond its processes, is taken as known.
+    either side beyond its processes, is taken as known, and so is what the choice of sizes adds where the sides chose differently.
     """
     old, new = parameter.of(a), parameter.of(b)
     assert old.value and new.value and old.standard_error is not None and new.standard_error is not None  # noqa: PT018
     variances = [(e.standard_error / e.value) ** 2 for e in (old, new) if e.standard_error is not None and e.value]
     freedom = [a.processes - 1, b.processes - 1]
     own = sum(variances)
-    known = 2 * apart**2
+    chosen = [(e.choice_error or 0.0) / e.value for e in (old, new) if e.value] if a.sizes != b.sizes else []
+    known = 2 * apart**2 + sum(c**2 for c in chosen)
     spread = sum(v**2 / f for v, f in zip(variances, freedom, strict=True))
     degrees = (own + known) ** 2 / spread if spread > 0 else math.inf
     half = t_quantile(degrees, 1 - FALSE_ALARMS / count) * math.sqrt(own + known)

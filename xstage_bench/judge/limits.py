@@ -18,7 +18,7 @@ import msgspec
 from xstage_bench.errors import DataError
 from xstage_bench.io.json_file import read_bytes
 from xstage_bench.model.estimate import Estimate
-from xstage_bench.model.headline import free_entry, headline_entry
+from xstage_bench.model.headline import headline_entry
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import BurstGap, Model, PairModel
@@ -97,6 +97,8 @@ def load_limits(path: Path) -> Limits:
                 raise DataError(f"{path}: [{where}] knows no quantity '{name}'", f"use one of: {', '.join(known)}")
             if bound.min is None and bound.max is None:
                 raise DataError(f"{path}: [{where}] {name} has neither min nor max", f"{name} = {{ min = 1 }}")
+            if bound.min is not None and bound.max is not None and bound.min > bound.max:
+                raise DataError(f"{path}: [{where}] {name} has min {bound.min:g} above max {bound.max:g}", "no value keeps both: swap them")
     if not asked:
         raise DataError(f"{path} asks for nothing, and would pass whatever it is shown", "docs/operate.md shows a limits file")
     return limits
@@ -152,15 +154,15 @@ def _of_pair(manifest: Manifest, model: Model, limits: Limits, name: str, metric
     pair = model.find(name)
     if reason is not None or pair is None:
         return _exactly(None, reason or "this pair was not measured")
-    entry = _entry(pair, limits, metric)
+    entry = _entry(pair, limits)
     if entry is None:
         return _exactly(None, f"no entry with K = {limits.producers or 'any'}, W = {limits.warps or 'any'} was fitted")
     return PAIR[metric](manifest.node.line_rate(name), model, entry)
 
 
-def _entry(pair: PairModel, limits: Limits, metric: str) -> BurstGap | None:
+def _entry(pair: PairModel, limits: Limits) -> BurstGap | None:
     if limits.producers is None and limits.warps is None:
-        return free_entry(pair) if metric.startswith("t0") else headline_entry(pair)
+        return headline_entry(pair)
     most = max((e.producers for e in pair.burst_gap), default=0) if limits.producers is None else limits.producers
     chosen = [e for e in pair.burst_gap if e.producers == most and limits.warps in (None, e.warps)]
     return max(chosen, key=lambda e: (e.capacity_bytes.value is not None, -abs(e.warps - 4)), default=None)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from xstage_bench.errors import XStageError
 from xstage_bench.judge.compare import load_reference
-from xstage_bench.machine.gpus import GpuFacts, find_gpu, kind_of
+from xstage_bench.machine.facts import GpuFacts
+from xstage_bench.machine.gpus import find_gpu, kind_of
 from xstage_bench.model.headline import headline_rate
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def marks(pair: PairModel, manifest: Manifest) -> list[Mark]:
         found.append(Mark("nominal", nominal.value, "datasheet", "what the datasheet promises in one direction"))
     if copies.value is not None:
         found.append(Mark("copy engine", copies.value, "measured elsewhere", copies.source))
-    reference = None if kind.reference is None else _reference_rate(kind.reference)
+    reference = None if kind.reference is None else reference_rate(kind.reference)
     if reference is not None:
         found.append(Mark("reference node", reference, "measured elsewhere", f"the same number of {kind.reference}"))
     return sorted(found, key=lambda m: -m.gb_per_s)
@@ -71,7 +72,8 @@ def _kind(manifest: Manifest) -> GpuFacts | None:
     return find_gpu(names.pop()) if len(names) == 1 else None
 
 
-def _reference_rate(name: str) -> float | None:
+def reference_rate(name: str) -> float | None:
+    """Return the drain rate of a node that ships with this package; None where it is not installed."""
     try:
         pairs = [p for p in load_reference(name).model.pairs if not p.is_local]
     except XStageError:

@@ -51,7 +51,7 @@ class HopperKernel:
     def __init__(self, gpu: CudaGpu, build: HopperBuild) -> None:
         if gpu.capability != (9, 0):
             found = "GPU {} has compute capability {}.{}".format(gpu.index, *gpu.capability)
-            raise WaivedError(f"{found}: {build.source} needs 9.0", "run on an H100, H200 or GH200")
+            raise WaivedError(f"{found}, and {build.source} multiplies by wgmma, which only 9.0 has", "run on an H100, H200 or GH200")
         name = build.symbol.removeprefix("xstage_")
         self._gpu, self._threads = gpu, build.threads
         self._kernel = gpu.load(build.source, {name: build.shared_bytes}, build.defines(), arch=HOPPER)[name]

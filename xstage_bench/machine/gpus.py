@@ -1,123 +1,126 @@
-"""What is known of each kind of GPU and of its link, with where it comes from: the registry `gpus.toml`, and numbers tuned on one GPU.
+"""What is known of each kind of GPU and of its link, with where it comes from: the registry, and numbers tuned on one GPU.
 
 A run's own numbers come first, then those of the registry. What neither has is a `Default`, named in what is predicted from it.
+
+The registry is one TOML file for each kind of GPU and link: those of the package in ``nodes/``, those of other packages that name a
+package of their own in the entry points ``xstage_bench.nodes``, then the user's.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from xstage_bench.errors import DataError
+from xstage_bench.errors import DataError, UsageError
+from xstage_bench.machine.facts import GpuFacts
 
 #: Whose recordings ship with the package: defaults were fitted to them.
-REFERENCE_GPU = "NVIDIA H200"
+REFERENCE_GPU, REFERENCE_NODE = "NVIDIA H200", "h200-nv18"
 #: What the simulator adds to the name of the GPU that it imitates.
 _SIMULATED = " (simulated)"
-FactStatus = Literal["measured", "datasheet", "published", "assumed", "unknown"]
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One number of one kind of GPU.
+@dataclass(frozen=True, slots=True)
+class RegisteredNode:
+    """One entry of the registry: its name, whose it is (``package``, ``user``, or the other package's name), and its file."""
 
-    Parameters
-    ----------
-    value : float or None
-        In the unit that the field's name says; None where `status` is ``unknown``.
-    low, high : float or None
-        What was seen, where that is a range.
-    status : {'measured', 'datasheet', 'published', 'assumed', 'unknown'}
-    source : str
-        Where the value comes from, or why there is none.
+    name: str
+    origin: str
+    path: Path
+    facts: GpuFacts
+
+    @property
+    def model_path(self) -> Path | None:
+        """Where its fitted model lies; None where it has none."""
+        if self.facts.model is None:
+            return None
+        if self.origin == "package":
+            from xstage_bench.io.assets import asset_dir
+
+            return asset_dir("results") / self.facts.model
+        return self.path.parent / self.facts.model
+
+
+def user_folder() -> Path:
+    """Return where a user's own entries lie: ``XDG_CONFIG_HOME``, or ``~/.config``."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "xstage-bench" / "nodes"
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of an entry."""
+    return _NAME.fullmatch(text) is not None
+
+
+def read_entry(path: Path, origin: str) -> RegisteredNode:
+    """Read one file of the registry.
+
+    Raises
+    ------
+    DataError
+        It is no TOML, no entry, or its name is none.
     """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    status: FactStatus
-    source: str
-
-    def __post_init__(self) -> None:
-        if (self.value is None) != (self.status == "unknown") or not self.source:
-            raise ValueError("a fact has a value and its source, or is unknown and says why")
-
-
-UNKNOWN = Fact(status="unknown", source="no source seen")
-
-
-class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The link of one kind of GPU, in 10^9 bytes per second and one direction.
-
-    Parameters
-    ----------
-    line_gb_per_s : Fact
-        On the wire, headers included, all links up.
-    nominal_gb_per_s : Fact
-    wire_bytes_per_byte : Fact
-        Bytes on the wire per byte stored, of 16-byte stores.
-    copy_engine_gb_per_s : Fact
-        Large copies.
-    both_ways_gb_per_s : Fact
-        What stores reach while the other GPU stores as much.
-    sleep_after_ms : Fact
-        Silence after which links sleep.
-    """
-
-    line_gb_per_s: Fact = UNKNOWN
-    nominal_gb_per_s: Fact = UNKNOWN
-    wire_bytes_per_byte: Fact = UNKNOWN
-    copy_engine_gb_per_s: Fact = UNKNOWN
-    both_ways_gb_per_s: Fact = UNKNOWN
-    sleep_after_ms: Fact = UNKNOWN
-
-
-class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of GPU.
-
-    Parameters
-    ----------
-    names : tuple of str
-        As NVML says them.
-    reference : str or None
-        The recorded node of this kind that ships with the package.
-    sm_count, sm_clock_mhz : Fact
-        The clock is the one at which `flops_per_sm` holds.
-    hbm_gb_per_s : Fact
-        By the datasheet.
-    peak_tflops : dict of str to Fact
-        Dense peak of the whole GPU by type of operand; 0: it has no such tensor cores.
-    flops_per_sm : dict of str to Fact
-        Useful FLOP/s of one SM by ``WORK-DTYPE``.
-    memory_gb_per_s : dict of str to Fact
-        ``l2`` and ``hbm`` as all SMs together reach them.
-    link : Link
-    """
-
-    names: tuple[str, ...]
-    reference: str | None = None
-    sm_count: Fact = UNKNOWN
-    sm_clock_mhz: Fact = UNKNOWN
-    hbm_gb_per_s: Fact = UNKNOWN
-    peak_tflops: dict[str, Fact] = {}
-    flops_per_sm: dict[str, Fact] = {}
-    memory_gb_per_s: dict[str, Fact] = {}
-    link: Link = Link()
+    try:
+        if not is_name(path.stem):
+            raise ValueError("a name has small letters, digits, dots and dashes")
+        return RegisteredNode(path.stem, origin, path, msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), GpuFacts))
+    except (msgspec.ValidationError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+        hint = "reinstall: pip install --force-reinstall xstage-bench" if origin == "package" else f"mend it, or remove {path}"
+        raise DataError(f"{path}: {error}", hint) from None
 
 
 @cache
+def _shipped() -> dict[str, RegisteredNode]:
+    return {p.stem: read_entry(p, "package") for p in sorted(Path(__file__).with_name("nodes").glob("*.toml"))}
+
+
+def _added() -> dict[str, RegisteredNode]:
+    from importlib.metadata import entry_points
+    from importlib.util import find_spec
+
+    folders = [(user_folder(), "user")]
+    for point in entry_points(group="xstage_bench.nodes"):
+        spec = find_spec(point.value)  # its code is not run
+        folders += [(Path(where), point.name) for where in (spec and spec.submodule_search_locations) or ()]
+    found = [read_entry(path, origin) for folder, origin in reversed(folders) for path in sorted(folder.glob("*.toml"))]
+    return {e.name: e for e in found}
+
+
+def entry_names() -> list[str]:
+    """Return the names of all entries, without reading what the user or other packages added beyond its name."""
+    return sorted({*_shipped(), *(p.stem for p in user_folder().glob("*.toml"))})
+
+
+def entries() -> dict[str, RegisteredNode]:
+    """Return every entry of the registry by name. Those of the package cannot be replaced, so that a name means the same everywhere."""
+    return {**_added(), **_shipped()}
+
+
+def find_entry(name: str) -> RegisteredNode:
+    """Return one entry by name.
+
+    Raises
+    ------
+    UsageError
+        There is none; the hint lists those there are.
+    """
+    found = _shipped().get(name) or _added().get(name)
+    if found is None:
+        raise UsageError(f"there is no node '{name}' in the registry", f"xstage nodes; there are: {', '.join(entries())}")
+    return found
+
+
 def gpus() -> dict[str, GpuFacts]:
-    """Every kind of GPU of the registry, by its key there."""
-    path = Path(__file__).with_name("gpus.toml")
-    try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), dict[str, GpuFacts])
-    except msgspec.ValidationError as error:
-        raise DataError(f"{path}: {error}", "install xstage-bench again, as it was installed") from None
+    """Every kind of GPU of the registry, by the name of its entry."""
+    return {name: entry.facts for name, entry in entries().items()}
 
 
 def kind_of(name: str) -> str:
@@ -127,14 +130,16 @@ def kind_of(name: str) -> str:
 
 def find_gpu(name: str) -> GpuFacts | None:
     """Return what the registry has of a GPU by the name that NVML or a model says; None where it has nothing."""
-    return next((facts for facts in gpus().values() if kind_of(name) in facts.names), None)
+    for known in (_shipped, _added):  # what others added is only read where it is needed
+        for entry in known().values():
+            if kind_of(name) in entry.facts.names:
+                return entry.facts
+    return None
 
 
 def reference_gpu() -> GpuFacts:
     """Return what the registry has of the GPU whose recordings ship with the package."""
-    found = find_gpu(REFERENCE_GPU)
-    assert found is not None, REFERENCE_GPU
-    return found
+    return _shipped()[REFERENCE_NODE].facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

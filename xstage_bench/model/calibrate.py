@@ -21,6 +21,7 @@ from xstage_bench.model.knee import BASE, EXCESS, FREE
 from xstage_bench.model.periodic import steady
 from xstage_bench.model.release import release_laws
 from xstage_bench.model.resample import MIN_PROCESSES, Resampled, combine
+from xstage_bench.model.stretches import bad_stretches
 from xstage_bench.model.timer import timer_facts
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ def calibrate(samples: pd.DataFrame, *, backend: str, gpu: str, sm_clock_mhz: fl
         notes.append(
             f"{len(asked) - len(valid)} of {len(asked)} rows were not valid (throttled, warm-up, timed out or corrupt) and left out"
         )
+    disturbed = bad_stretches(valid)
+    if disturbed.bad:
+        notes.append(f"{disturbed.sentence()}; their {int(disturbed.rows.sum())} rows were left out")
+        valid = valid[~disturbed.rows]
     pairs = [_pair(asked, valid, group, setting) for group in samples_in.groups(asked)]
     return Model(
         schema_version=SCHEMA_VERSION,
@@ -107,7 +112,6 @@ def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.PairGroup,
     flat = drain.plateaus(periodic, known, clock, setting.processes, setting.resamples, seed)
     isolated = wanted[wanted["probe"].isin(samples_in.ISOLATED) & (wanted["bytes"] > 0)]
     measured = set(samples_in.grid(rows))
-    slowest = {w: f.fit.theta[FREE] + (f.fit.theta[EXCESS] if f.fit.saturated else 0.0) for (k, w), f in fits.items() if k == 1}
     entries = []
     for producers, warps in samples_in.grid(isolated):
         fit = fits.get((producers, warps))
@@ -115,7 +119,7 @@ def _pair(asked: pd.DataFrame, valid: pd.DataFrame, group: samples_in.PairGroup,
             reason = "fewer than 2 burst sizes" if (producers, warps) in measured else "no valid samples"
             entries.append(missing_entry(producers, warps, group.flavour, reason))
         else:
-            one = entry(fit, group.flavour, rates, slowest.get(warps), clock)
+            one = entry(fit, group.flavour, rates, fits.get((1, warps)), clock)
             entries.append(replace(one, recipe=recipe(fit, rates, flat, clock)))
     return PairModel(
         pair=group.pair,

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from xstage_bench.model.arrays import FloatArray
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.cells import Cell
-from xstage_bench.model.knee import BASE, FREE, KNEE, MAKESPAN, KneeFit, fit_knee, fit_knee_free, law, refit
-from xstage_bench.model.resample import Resampled, combine, resample_medians
+from xstage_bench.model.knee import (
+    BASE,
+    FREE,
+    KNEE,
+    MAKESPAN,
+    KneeFit,
+    fit_knee,
+    fit_knee_free,
+    law,
+    makespan_slopes,
+    refit,
+)
+from xstage_bench.model.onset import Onset, find_onset
+from xstage_bench.model.resample import Resampled, beyond_noise, combine, resample_medians
 from xstage_bench.schedule.bursts import WARP_STORE_BYTES
 
 #: Fewer sizes than these cannot show a knee, or not even a line.
@@ -29,8 +43,11 @@ class CellFit:
     store_bytes : int
         Bytes of one warp-store of every warp of a producer: warps * bytes per warp-store.
     stores : ndarray, shape (sizes,)
+    issue_mean_cycles : tuple of ndarray, shapes (sizes,), (resamples, sizes) and (processes, sizes)
+        Typical mean over producers, on the whole data, on each resample and on each process alone.
     fit : KneeFit
         On the whole data.
+    onset : Onset
     draws, per_process : ndarray, shapes (resamples, 6) and (processes, 6)
         The parameters refitted on each resample, and on each process alone.
     errors : ndarray, shape (sizes,)
@@ -38,22 +55,50 @@ class CellFit:
     repetitions : int
         Valid repetitions of the scarcest size, over all processes.
     repetitions_per_process : int
+    makespan_choice : float
+        Standard error of the makespan slope by the choice of sizes, cycles per warp-store: the jackknife over them, as far as noise does
+        not explain it.
     """
 
     producers: int
     warps: int
     store_bytes: int
     stores: FloatArray
+    issue_mean_cycles: tuple[FloatArray, FloatArray, FloatArray]
     fit: KneeFit
+    onset: Onset
     draws: FloatArray
     per_process: FloatArray
     errors: FloatArray
     repetitions: int
     repetitions_per_process: int
+    makespan_choice: float = 0.0
 
     def parameter(self, index: int) -> Resampled:
         """One fitted parameter, by its place in `knee.NAMES`."""
-        return Resampled(float(self.fit.theta[index]), self.draws[:, index], self.per_process[:, index], self.repetitions_per_process)
+        choice = self.makespan_choice if index == MAKESPAN else 0.0
+        value, draws, apart = float(self.fit.theta[index]), self.draws[:, index], self.per_process[:, index]
+        return Resampled(value, draws, apart, self.repetitions_per_process, choice)
+
+    def issue(self, size: int) -> Resampled:
+        """Measured mean issue time of the size of this index, cycles."""
+        return self._of_issue(lambda m: m[..., size])
+
+    def _of_issue(self, function: Callable[[FloatArray], FloatArray]) -> Resampled:
+        value, draws, apart = (np.asarray(function(m)) for m in self.issue_mean_cycles)
+        return Resampled(float(value), draws, apart, self.repetitions_per_process)
+
+    def free_size(self, most_bytes: int, alone: CellFit | None = None) -> int:
+        """Index of the largest size below the knee, of at most `most_bytes` per producer.
+
+        The knee is rounded. Where `alone`, the fewest producers with these warps, had the same size, it may not take longer than theirs.
+        """
+        issue = self.issue_mean_cycles[0]
+        size = max(0, min(self.onset.free, int((self.stores * self.store_bytes <= most_bytes).sum()) - 1))
+        usual = {} if alone is None else dict(zip(alone.stores.tolist(), alone.issue_mean_cycles[0].tolist(), strict=True))
+        while size > 0 and issue[size] > STALLED * usual.get(float(self.stores[size]), np.inf):
+            size -= 1
+        return size
 
     def free_cycles(self, stores: float) -> Resampled:
         """T0 of a burst of `stores` warp-stores per warp."""
@@ -67,10 +112,21 @@ class CellFit:
         return combine(lambda slope: volume / slope, self.parameter(MAKESPAN))
 
     def capacity_bytes(self, rate: Resampled, sm_clock_mhz: float) -> Resampled | None:
-        """Q = V - R*T0 at the knee, all producers together (never negative), or None when the sweep does not saturate."""
+        """Q = V - R*T0 where issue first stalls, all producers together (never negative), or None when the sweep does not saturate.
+
+        What was issued by then and had not drained. A sweep without two sizes that clearly stall gives it at the crossing of the two
+        lines that were fitted to all of its sizes.
+        """
         if not self.fit.saturated:
             return None
-        per_store = self.producers * self.store_bytes
+        per_store, onset = self.producers * self.store_bytes, self.onset
+        if onset.stalled is not None:
+            stores = self._of_issue(lambda m: onset.stores(self.stores, m))
+            # How far a bend of the stalled line would move the onset: the ends of a uniform distribution.
+            bend = self._of_issue(lambda m: onset.bend(self.stores, m))
+            stores = replace(stores, choice=beyond_noise(bend.value, bend.draws) / np.sqrt(3))
+            free = self._of_issue(lambda m: onset.free_cycles(self.stores, m, onset.stores(self.stores, m)))
+            return combine(lambda n, t0, r: np.maximum(0.0, n * per_store - r * 1e3 / sm_clock_mhz * t0), stores, free, rate)
         return combine(
             lambda base, free, knee, r: np.maximum(0.0, knee * per_store - r * 1e3 / sm_clock_mhz * (base + free * knee)),
             self.parameter(BASE),
@@ -99,16 +155,24 @@ def fit_cell(cell: Cell, flavour: str, resamples: int, seed: list[int]) -> CellF
     mean, longest = centre[:sizes], centre[sizes:]
     least_knee = _LEAST_KNEE_WARP_STORES / cell.warps
     fit = fit_knee(cell.stores, mean, longest, least_knee) if sizes >= _MIN_SIZES_KNEE else fit_knee_free(cell.stores, mean)
+    refitted = refit(fit, cell.stores, draws[:, :sizes], draws[:, sizes:])
     counts = np.isfinite(cell.issue_mean_cycles).sum(axis=1)
     return CellFit(
         cell.producers,
         cell.warps,
         cell.warps * WARP_STORE_BYTES[flavour],
         cell.stores,
+        (mean, draws[:, :sizes], apart[:, :sizes]),
         fit,
-        refit(fit, cell.stores, draws[:, :sizes], draws[:, sizes:]),
+        find_onset(fit, cell.stores, mean),
+        refitted,
         refit(fit, cell.stores, apart[:, :sizes], apart[:, sizes:]),
         np.abs(law(fit.theta, cell.stores) - mean) / mean,
         int(counts.sum(axis=0).min()),
         int(max(1, counts.max(axis=1).min(initial=counts.max()))),
+        beyond_noise(_jackknife_error(makespan_slopes(fit, cell.stores, longest)), refitted[:, MAKESPAN]),
     )
+
+
+def _jackknife_error(without_each: FloatArray) -> float:
+    return float(np.sqrt(without_each.size - 1) * without_each.std()) if without_each.size > 1 else 0.0

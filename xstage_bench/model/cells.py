@@ -101,6 +101,7 @@ def grid(rows: pd.DataFrame) -> list[tuple[int, int]]:
 def cells(rows: pd.DataFrame, processes: IntArray) -> Iterator[Cell]:
     """Yield the cells of valid isolated rows of one group; empty bursts are the timer's and left out."""
     chosen = rows[rows["probe"].isin(ISOLATED) & (rows["start"] == "isolated") & (rows["burst"] == 0) & (rows["bytes"] > 0)]
+    chosen = chosen[np.isfinite(chosen["issue_max_cycles"].to_numpy(dtype=np.float64))]
     for producers, warps in grid(chosen):
         part = chosen[(chosen["producers"] == producers) & (chosen["warps"] == warps)]
         unit = WARP_STORE_BYTES[str(part["flavour"].iloc[0])] * warps

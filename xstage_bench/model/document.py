@@ -7,18 +7,22 @@ and a reason. Lists hold one entry per (K, W) or per K, so that a reader needs n
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from xstage_bench.io.json_file import encode_json, read_json, write_json
 from xstage_bench.io.short_repr import short_repr
+from xstage_bench.model.document_check import checked
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.node.entry import NodeBasis
 from xstage_bench.model.release import ReleaseLaw
 from xstage_bench.model.tasks.costs import TaskCosts
 
 SCHEMA_VERSION = 1
+#: Keys that files of earlier versions lack: null, they must not make another model of such a file.
+_LATER_KEYS = re.compile(rb',\s*"(choice_error|t0_bytes)": null')
 ModelName = Literal["bandwidth_only", "loggp", "burst_gap", "node"]
 HoldoutStatus = Literal["pass", "fail", "undetermined", "not_judged"]
 
@@ -45,9 +49,9 @@ class BurstGap:
     ----------
     producers, warps : int
     bytes : int
-        Reference burst per producer at which `t0_cycles`, `recovery_gap_cycles` and `peak_backlog_bytes` stand.
+        Reference burst per producer at which `recovery_gap_cycles` and `peak_backlog_bytes` stand.
     t0_cycles : Estimate
-        Backpressure-free issue time of the reference burst, mean over producers.
+        Issue time without backpressure, mean over producers, as measured at `t0_bytes`.
     drain_gb_per_s : Estimate
         R, all producers together, by makespan.
     capacity_bytes, capacity_bytes_per_producer : Estimate
@@ -69,6 +73,9 @@ class BurstGap:
         |fitted - measured| / measured of the mean issue time over the sizes fitted.
     sizes, repetitions, processes : int
         How many burst sizes, valid repetitions of the scarcest of them, and processes entered.
+    t0_bytes : int or None
+        Burst per producer at which `t0_cycles` stands: the largest measured one below the knee, of at most 32 KiB. Null in files of
+        earlier versions, whose T0 is extrapolated to `bytes`.
     """
 
     producers: int
@@ -92,6 +99,7 @@ class BurstGap:
     sizes: int = 0
     repetitions: int = 0
     processes: int = 0
+    t0_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +219,16 @@ class Model:
     def find(self, pair: str, flavour: str = "st.v4", layout: str = "contiguous") -> PairModel | None:
         """Return the model of one pair, flavour and layout, or None."""
         return next((p for p in self.pairs if (p.pair, p.flavour, p.layout) == (pair, flavour, layout)), None)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing at all was fitted, not even what the timer costs."""
+        pairs = any(p.drain or p.plateaus or p.release or p.node_basis or _identified(p.burst_gap) for p in self.pairs)
+        return not pairs and not self.tasks and (self.timer is None or self.timer.clock_read_cycles.value is None)
+
+
+def _identified(entries: list[BurstGap]) -> bool:
+    return any(n.value is not None for e in entries for n in (e.t0_cycles, e.drain_gb_per_s, e.capacity_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,20 +354,20 @@ def load_model(path: Path) -> Model:
     UsageError
         `path` does not exist.
     DataError
-        Not strict JSON, not a model, or written by a newer version.
+        Not strict JSON, not a model, written by a newer version, or with a pair, number or interval that cannot be.
     """
-    return read_json(path, Model, newest=SCHEMA_VERSION)
+    return checked(path, read_json(path, Model, newest=SCHEMA_VERSION))
 
 
 def load_validation(path: Path) -> Validation:
     """Read a `validation.json`; errors as `load_model`."""
-    return read_json(path, Validation, newest=SCHEMA_VERSION)
+    return checked(path, read_json(path, Validation, newest=SCHEMA_VERSION))
 
 
 def digest(model: Model) -> str:
-    """Return a hash of what was fitted; the verdicts of a hold-out are no part of it."""
+    """Return a hash of what was fitted; the verdicts of a hold-out are no part of it, nor are later keys that a file does not have."""
     bare = replace(model, pairs=[replace(p, holdout=None) for p in model.pairs])
-    return hashlib.blake2b(encode_json(bare), digest_size=8).hexdigest()
+    return hashlib.blake2b(_LATER_KEYS.sub(b"", encode_json(bare)), digest_size=8).hexdigest()
 
 
 def save(path: Path, document: Model | Validation) -> None:

@@ -77,6 +77,7 @@ def pool(parts: list[Resampled]) -> Resampled | None:
         np.mean([p.draws for p in parts], axis=0),
         np.mean([p.per_process for p in parts], axis=0),
         min(p.repetitions for p in parts),
+        float(np.mean([p.choice for p in parts])),
     )
 
 

@@ -74,7 +74,7 @@ def drain_of(cell: CellFit, rates: Rates, sm_clock_mhz: float) -> tuple[Resample
     return rate, statistic, "of all warps of this SM count: this sweep has too few sizes past the knee"
 
 
-def entry(cell: CellFit, flavour: str, rates: Rates, slowest_slope: float | None, sm_clock_mhz: float) -> BurstGap:
+def entry(cell: CellFit, flavour: str, rates: Rates, alone: CellFit | None, sm_clock_mhz: float) -> BurstGap:
     """Build the entry of one (K, W).
 
     Parameters
@@ -82,17 +82,18 @@ def entry(cell: CellFit, flavour: str, rates: Rates, slowest_slope: float | None
     cell : CellFit
     flavour : str
     rates : Rates
-    slowest_slope : float or None
-        Stalled cycles per warp-store of a single producer with these warps; None when it was not measured.
+    alone : CellFit or None
+        The fit of a single producer with these warps; None when it was not measured.
     sm_clock_mhz : float
     """
     size = reference_bytes(cell.warps, flavour)
     volume = cell.producers * size
     t0, base, free = cell.free_cycles(size / cell.store_bytes), cell.parameter(BASE), cell.parameter(FREE)
+    measured = cell.free_size(REFERENCE_BYTES, alone)
     rate, statistic, note = drain_of(cell, rates, sm_clock_mhz)
     per_cycle = 1e3 / sm_clock_mhz
-    free_sizes = int((cell.stores < cell.fit.theta[KNEE]).sum()) if cell.fit.saturated else cell.stores.size
-    no_free = f"only {free_sizes} burst sizes lie below the knee" if free_sizes < 2 else None
+    free_sizes = cell.onset.free + 1
+    no_free = f"only {free_sizes} burst size lies below the knee" if free_sizes < 2 else None
     no_knee = f"the sweep never saturates: no stall up to {int(cell.stores[-1]) * cell.store_bytes} bytes per producer"
     no_rate = note or "R is not identified"
     capacity = None if rate is None else cell.capacity_bytes(rate, sm_clock_mhz)
@@ -113,7 +114,8 @@ def entry(cell: CellFit, flavour: str, rates: Rates, slowest_slope: float | None
         producers=cell.producers,
         warps=cell.warps,
         bytes=size,
-        t0_cycles=of_free(t0),
+        t0_cycles=of_free(cell.issue(measured)),
+        t0_bytes=None if no_free else int(cell.stores[measured]) * cell.store_bytes,
         drain_gb_per_s=of(rate, no_rate, statistic=statistic, reason=note),
         capacity_bytes=whole,
         capacity_bytes_per_producer=whole.scaled(1 / cell.producers),
@@ -131,7 +133,7 @@ def entry(cell: CellFit, flavour: str, rates: Rates, slowest_slope: float | None
             no_rate,
             statistic=statistic,
         ),
-        limited_by=_limit(cell, slowest_slope),
+        limited_by=_limit(cell, alone),
         median_error=float(np.median(cell.errors)),
         p90_error=float(np.quantile(cell.errors, 0.9)),
         p95_error=float(np.quantile(cell.errors, 0.95)),
@@ -170,11 +172,11 @@ def recipe(cell: CellFit, rates: Rates, plateaus: Sequence[Plateau], sm_clock_mh
     return Recipe(bytes=flat[-1].bytes if flat else None, t0_cycles=t0, drain_gb_per_s=drain, capacity_bytes=capacity)
 
 
-def _limit(cell: CellFit, slowest_slope: float | None) -> Literal["producer", "link"] | None:
-    if not cell.fit.saturated or slowest_slope is None:
+def _limit(cell: CellFit, alone: CellFit | None) -> Literal["producer", "link"] | None:
+    if not cell.fit.saturated or alone is None:
         return None
-    slope = cell.fit.theta[FREE] + cell.fit.theta[EXCESS]
-    return "producer" if slope <= _SAME_SLOPE * slowest_slope else "link"
+    slope, slowest = (c.fit.theta[FREE] + (c.fit.theta[EXCESS] if c.fit.saturated else 0.0) for c in (cell, alone))
+    return "producer" if slope <= _SAME_SLOPE * slowest else "link"
 
 
 def _at_bound(value: float, statistic: str) -> Estimate:

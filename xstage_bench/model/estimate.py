@@ -27,6 +27,8 @@ class Estimate:
     statistic : str
         What the number was fitted on: for example ``"issue_mean"`` or ``"issue_max"`` (makespan).
     reason : str or None
+    choice_error : float or None
+        Standard error that the choice of burst sizes adds; in the interval, not in `standard_error`, and null where there is none.
     """
 
     value: float | None
@@ -37,6 +39,7 @@ class Estimate:
     status: EstimateStatus = "ok"
     statistic: str = "issue_mean"
     reason: str | None = None
+    choice_error: float | None = None
 
     @classmethod
     def missing(cls, reason: str, statistic: str = "issue_mean") -> Estimate:
@@ -45,8 +48,9 @@ class Estimate:
 
     def scaled(self, factor: float) -> Estimate:
         """Return the estimate of a multiple of the number."""
-        value, error, low, high = (None if x is None else x * factor for x in (self.value, self.standard_error, self.low, self.high))
-        return replace(self, value=value, standard_error=error, low=low, high=high)
+        numbers = (self.value, self.standard_error, self.low, self.high, self.choice_error)
+        value, error, low, high, choice = (None if x is None else x * factor for x in numbers)
+        return replace(self, value=value, standard_error=error, low=low, high=high, choice_error=choice)
 
 
 def t_quantile(freedom: float, level: float = 0.95) -> float:

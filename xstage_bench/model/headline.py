@@ -13,13 +13,15 @@ def headline_entry(pair: PairModel) -> BurstGap | None:
     return max(pair.burst_gap, key=lambda e: (e.producers, e.capacity_bytes.value is not None, -abs(e.warps - 4), -e.warps), default=None)
 
 
-def free_entry(pair: PairModel) -> BurstGap | None:
-    """Return the entry whose T0 is best determined: the most producers, and of these the fewest warps.
+def t0_bytes(entry: BurstGap) -> int:
+    """Return the burst per producer at which T0 of an entry stands."""
+    return entry.bytes if entry.t0_bytes is None else entry.t0_bytes
 
-    With more warps two or three sizes lie below the knee, and T0 at the reference burst is extrapolated from them: in runs of the same
-    2 x H200 it differed by 1.7 to 3.8 % at W = 4, and by less than 0.01 % at W = 1 (docs/method.md).
-    """
-    return max(pair.burst_gap, key=lambda e: (e.producers, e.t0_cycles.value is not None, -e.warps), default=None)
+
+def t0_at(entry: BurstGap) -> str:
+    """Say where T0 of an entry stands: SMs, warps and burst; and that it is extrapolated, as in files of earlier versions."""
+    extrapolated = "" if entry.t0_bytes is not None else ", extrapolated"
+    return f"K = {entry.producers}, W = {entry.warps}, {t0_bytes(entry) / 1e3:.4g} kB{extrapolated}"
 
 
 def headline_rate(pair: PairModel) -> tuple[Estimate, int] | None:
@@ -38,7 +40,13 @@ def headline_rows(model: Model) -> list[dict[str, Any]]:
         most = max((entry.producers for entry in pair.burst_gap), default=0)
         for entry in pair.burst_gap:
             if entry.producers == most:
-                row = {"pair": pair.pair, "producers": entry.producers, "warps": entry.warps, "bytes": entry.bytes}
+                row = {
+                    "pair": pair.pair,
+                    "producers": entry.producers,
+                    "warps": entry.warps,
+                    "bytes": entry.bytes,
+                    "t0_bytes": t0_bytes(entry),
+                }
                 numbers = {"t0_cycles": entry.t0_cycles, "drain_gb_per_s": entry.drain_gb_per_s, "capacity_bytes": entry.capacity_bytes}
                 rows.append(row | {name: estimate.value for name, estimate in numbers.items()})
     return rows

@@ -66,7 +66,8 @@ def compiled_if(wanted: bool | None, worth_it: bool, make: Callable[[], Callable
         return None
     try:
         return make()
-    except (ImportError, RuntimeError) as error:  # no numba, one that is too old for this numpy, or nowhere to keep what it compiles
+    # No numba, one that is too old for this numpy, no memory to map it into, or nowhere to keep what it compiles.
+    except (ImportError, RuntimeError, OSError) as error:
         if wanted:
             raise UsageError(f"the compiled event loop cannot be had: {error}", "pip install 'xstage-bench[fast]'") from error
         _say_once(str(error))

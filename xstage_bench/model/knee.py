@@ -186,6 +186,13 @@ def refit(fit: KneeFit, stores: FloatArray, issue_mean_cycles: FloatArray, issue
     return theta
 
 
+def makespan_slopes(fit: KneeFit, stores: FloatArray, issue_max_cycles: FloatArray) -> FloatArray:
+    """Return the slope of the makespan line without each of its sizes in turn, shape (makespan sizes,); empty when two are not left."""
+    used = np.flatnonzero(fit.makespan_sizes)
+    left = [np.delete(used, i) for i in range(used.size)] if used.size > 2 else []
+    return np.array([np.polyfit(stores[u], issue_max_cycles[u], 1, w=1 / issue_max_cycles[u])[0] for u in left])
+
+
 def _loss(relative: FloatArray) -> float:
     return float((np.sqrt(1 + (relative / LOSS_SCALE) ** 2) - 1).sum())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
 from xstage_bench.model.burst_gap import STALLED, asked_clock
 from xstage_bench.model.document import Model, PairModel
+from xstage_bench.model.headline import headline_entry, t0_at
 from xstage_bench.model.interpolate import Law, law_at
 from xstage_bench.model.node.packed import pack
 from xstage_bench.model.node_pair import predict_by_node
@@ -210,4 +212,15 @@ def predict_schedules(
                 f"{schedule.producer_count} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs",
                 f"use at most {seen[1]} producers",
             )
-    return predict_all(model, schedules, pair, sm_clock_mhz)
+    found = predict_all(model, schedules, pair, sm_clock_mhz)
+    notes = [_t0_notes(pair_model(model, s, pair), s) for s in schedules]
+    return [replace(p, notes=(*p.notes, *said)) if said else p for p, said in zip(found, notes, strict=True)]
+
+
+def _t0_notes(pair: PairModel, schedule: Schedule) -> list[str]:
+    """Say that T0 of a burst larger than Q was not measured: where it was."""
+    entry = pair.find(schedule.producer_count, schedule.warps) or headline_entry(pair)
+    fits = None if entry is None else entry.capacity_bytes_per_producer.value
+    if entry is None or fits is None or max((b.bytes for b in schedule.bursts), default=0) <= fits:
+        return []
+    return [f"T0 of bursts above Q, {fits / 1e3:.3g} kB per SM, is extrapolated; the fit has it at {t0_at(entry)} per SM"]

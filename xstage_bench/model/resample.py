@@ -36,22 +36,29 @@ class Resampled:
         The number computed on each process alone; NaN where a process lacks the data.
     repetitions : int
         Repetitions of each process, the fewest of them.
+    choice : float
+        Standard error of what was chosen and not measured: the sizes that were swept. Repetitions and processes do not show it.
     """
 
     value: float
     draws: FloatArray
     per_process: FloatArray
     repetitions: int
+    choice: float = 0.0
 
 
 def combine(function: Callable[..., Any], *parts: Resampled) -> Resampled:
     """Apply a vectorised function of the values of `parts`, carrying their resamples along; draws of different parts are independent."""
+    values = [p.value for p in parts]
     with np.errstate(all="ignore"):
+        value = float(function(*values))
+        moved = [float(function(*values[:i], p.value + p.choice, *values[i + 1 :])) - value for i, p in enumerate(parts) if p.choice]
         return Resampled(
-            float(function(*(p.value for p in parts))),
+            value,
             np.asarray(function(*(p.draws for p in parts)), dtype=np.float64),
             np.asarray(function(*(p.per_process for p in parts)), dtype=np.float64),
             min(p.repetitions for p in parts),
+            float(np.hypot.reduce(moved)) if moved else 0.0,
         )
 
 
@@ -102,7 +109,7 @@ def estimate(
     With three processes or more the interval is the t interval of the numbers of the processes, each made of its own repetitions, so
     that it holds both spreads; t is 4.3 for three. By chance three processes agree too well now and then: the interval is never
     narrower than one standard error of the resampled repetitions. With fewer processes the spread between them is
-    unknown; the interval is that of the repetitions alone and `reason` says so.
+    unknown; the interval is that of the repetitions alone and `reason` says so. The choice of sizes is added in quadrature.
 
     Parameters
     ----------
@@ -120,12 +127,8 @@ def estimate(
     if not np.isfinite(number.value):
         return Estimate.missing(reason or "the fit gave no finite number", statistic)
     apart = number.per_process[np.isfinite(number.per_process)]
-    draws = number.draws[np.isfinite(number.draws)]
     processes = apart.size
-    within = 0.0
-    if draws.size >= 2:
-        low, high = np.quantile(draws, _ONE_SIGMA)
-        within = float((high - low) / 2 / np.sqrt(_MEDIAN_INFLATION))
+    within = _within(number.draws)
     if processes >= MIN_PROCESSES:
         error = float(np.std(apart, ddof=1) / np.sqrt(processes))
         half = max(t_quantile(processes - 1, level) * error, within)
@@ -134,6 +137,7 @@ def estimate(
         half = t_quantile(max(1, processes * (number.repetitions - 1)), level) * error
         note = f"{processes} process{'es' if processes != 1 else ''}: the interval leaves out the spread between processes"
         reason = note if reason is None else f"{reason}; {note}"
+    half = float(np.hypot(half, t_quantile(np.inf, level) * number.choice))
     return Estimate(
         value=number.value,
         standard_error=error,
@@ -143,7 +147,22 @@ def estimate(
         status=status,
         statistic=statistic,
         reason=reason,
+        choice_error=number.choice or None,
     )
+
+
+def beyond_noise(effect: float, draws: FloatArray) -> float:
+    """Size of a systematic effect beyond two standard errors of its resamples: what repetitions explain is in the interval already."""
+    return float(np.sqrt(max(0.0, effect**2 - (2 * _within(draws)) ** 2)))
+
+
+def _within(draws: FloatArray) -> float:
+    """Standard error of a number that was recomputed on resamples of the repetitions; 0 of fewer than two."""
+    finite = draws[np.isfinite(draws)]
+    if finite.size < 2:
+        return 0.0
+    low, high = np.quantile(finite, _ONE_SIGMA)
+    return float((high - low) / 2 / np.sqrt(_MEDIAN_INFLATION))
 
 
 def _median(values: FloatArray) -> FloatArray:

@@ -58,6 +58,23 @@ def fit_run(run: Run, *, seed: int = 0, resamples: int = RESAMPLES, workers: int
         return with_nodes(model, fits())
 
 
+def require_fitted(run: Run, model: Model) -> None:
+    """Raise DataError when nothing was fitted, and say what became of the rows: an empty model is no success."""
+    if not model.is_empty:
+        return
+    from xstage_bench.model.cells import HOLDOUT, asked_rows, valid_rows
+
+    samples = usable_samples(run)
+    measured, asked = samples[samples["kind"] == "measure"], asked_rows(samples)
+    held = int(measured["probe"].isin(HOLDOUT).sum())
+    invalid = len(asked) - len(valid_rows(asked))
+    why = f"of {len(measured)} measured rows {held} are held out and {invalid} not valid"
+    hint = "xstage run without --only"
+    if held == len(measured):
+        hint = f"xstage validate {run.folder} --model MODEL judges the model of another run on them"
+    raise DataError(f"{run.folder} holds nothing that a fit may use: {why}", hint)
+
+
 @contextmanager
 def _node_fits(
     run: Run, samples: pd.DataFrame, pairs: list[tuple[str, str]], seed: int, workers: int | None
@@ -140,7 +157,7 @@ def usable_samples(run: Run) -> pd.DataFrame:
 
 
 def find_model(where: Path) -> Model:
-    """Read the model named by a path: a model.json, or the run folder that holds one.
+    """Read the model named by a path, a model.json or the run folder that holds one, or by the name of a node of the registry.
 
     Raises
     ------
@@ -151,6 +168,13 @@ def find_model(where: Path) -> Model:
     """
     from xstage_bench.model.document import load_model
 
+    if not where.exists() and where.name == str(where) and not where.suffix:
+        from xstage_bench.machine.gpus import entry_names
+        from xstage_bench.model.scaled_node import registered_model
+
+        if where.name in entry_names():
+            return registered_model(where.name)
+        raise UsageError(f"{where}: no such file, run folder or node", "xstage nodes lists the nodes that have a name")
     if where.is_dir():
         if not (where / MODEL_NAME).exists():
             raise UsageError(f"{where} holds no {MODEL_NAME}", f"xstage fit {where}")

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.atomic import replacing
 from xstage_bench.io.json_file import encode_json
 from xstage_bench.record.columns import Column
@@ -43,7 +43,7 @@ def export_run(run: Run, fmt: str, out: Path | str, *, table: str = "samples") -
     UsageError
         An unknown format or table, or `out` is a folder or one of the run's own files.
     DataError
-        A part of the run cannot be read.
+        A part of the run cannot be read, or the table has no row.
     """
     if fmt not in FORMATS:
         raise UsageError(f"unknown format '{fmt}'", f"use one of: {', '.join(FORMATS)}")
@@ -55,7 +55,7 @@ def export_run(run: Run, fmt: str, out: Path | str, *, table: str = "samples") -
     path = Path(out)
     refuse_own_files(run.folder, path)
     with replacing(path) as file:
-        return write(run, table, file)
+        return _some(write(run, table, file), run, table)
 
 
 def _write_json(run: Run, table: str, file: BinaryIO) -> int:
@@ -88,11 +88,17 @@ def _header(columns: tuple[Column, ...]) -> bytes:
     return ",".join(column.name for column in columns).encode() + b"\n"
 
 
+def _some(rows: int, run: Run, table: str) -> int:
+    if not rows:
+        raise DataError(f"{run.folder} holds no row of the table {table}", f"use another of: {', '.join(COLUMNS)}; or xstage run")
+    return rows
+
+
 def _to_stdout(run: Run, table: str, write: Any) -> int:
     try:
         count: int = write(run, table, sys.stdout.buffer)
         sys.stdout.buffer.flush()
-        return count
+        return _some(count, run, table)
     except BrokenPipeError:
         # The reader has seen enough (head, less): no error. Python would complain again at exit unless stdout goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,6 +16,8 @@ from xstage_bench.schedule.device import Node
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+#: Of clocks, ticks and rates: no node has more.
+_LARGEST_RATE = 1e6
 
 
 def utc_now() -> str:
@@ -59,6 +61,8 @@ class Manifest:
     counts : dict
         ``rows``, ``executions``, ``schedules`` and per status ``status_ok``, ...; filled in at the end.
     wall_s : float or None
+    parts : dict of str to str
+        Digest of each part by its name in the folder; filled in at the end. Empty while the run goes on, and in runs from before digests.
     notes : list of str
         What a reader should know, one sentence each.
     """
@@ -82,6 +86,7 @@ class Manifest:
     failed_pairs: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     wall_s: float | None = None
+    parts: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -100,6 +105,13 @@ def load_manifest(folder: Path) -> Manifest:
     indices = [gpu.index for gpu in manifest.node.gpus]
     if not indices or any(a not in indices or b not in (*indices, HOST) for a, b in manifest.node.pairs):
         raise DataError(f"{path}: 'node' names pairs of GPUs that it does not list", "this manifest is damaged: take it from a copy")
+    node = manifest.node
+    rates = {f"gpus[{i}].sm_clock_mhz": gpu.sm_clock_mhz for i, gpu in enumerate(node.gpus)}
+    rates |= {} if node.timer_tick_ns == 0 else {"timer_tick_ns": node.timer_tick_ns}  # 0: of imported stamps it is not known
+    rates |= {} if node.line_rate_gb_per_s is None else {"line_rate_gb_per_s": node.line_rate_gb_per_s}
+    for key, value in rates.items():
+        if not 0 < value < _LARGEST_RATE:
+            raise DataError(f"{path}: node.{key} is {value:g}, which cannot be", "this manifest is damaged: take it from a copy")
     return manifest
 
 

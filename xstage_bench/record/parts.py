@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
-from xstage_bench.errors import DataError
+from xstage_bench.errors import DataError, out_of_memory
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES, Column, arrow_schema
 from xstage_bench.record.rows import Columns
@@ -47,8 +48,23 @@ def to_table(columns: Columns, schema: tuple[Column, ...]) -> Any:
     return pa.Table.from_arrays(arrays, schema=arrow)
 
 
-def write_table(path: Path, table: Any, level: int = 6) -> None:
-    """Write `table` as Parquet in one step; errors as `atomic.write_bytes`. `level`: of zstd; 19 is a tenth smaller and ten times as slow.
+def part_digest(data: bytes | memoryview) -> str:
+    """Return what a manifest keeps of a part: 16 hex digits that say whether it was changed."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def file_digest(path: Path) -> str | None:
+    """Return the digest of a part as it is now; None where it cannot be read."""
+    try:
+        return part_digest(path.read_bytes())
+    except OSError:
+        return None
+
+
+def write_table(path: Path, table: Any, level: int = 6) -> str:
+    """Write `table` as Parquet in one step and return its digest; errors as `atomic.write_bytes`.
+
+    `level`: of zstd; 19 is a tenth smaller and ten times as slow.
 
     Encoded in memory first: what the disk then refuses leaves no half file, and the rows can be written again.
     """
@@ -69,7 +85,9 @@ def write_table(path: Path, table: Any, level: int = 6) -> None:
         use_dictionary=[name for name in table.column_names if name not in encodings],
         column_encoding=encodings,
     )
-    write_bytes(path, memoryview(sink.getvalue()))
+    data = memoryview(sink.getvalue())
+    write_bytes(path, data)
+    return part_digest(data)
 
 
 def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | None = None) -> Any:
@@ -105,6 +123,8 @@ def read_table(path: Path, schema: tuple[Column, ...], only: tuple[str, ...] | N
             table = file.read(columns=present).select(present)
         return _conform(path, table, wanted)
     except (pa.ArrowException, OSError, ValueError) as error:
+        if out_of_memory(error):
+            raise MemoryError from error
         why = "is empty" if path.is_file() and path.stat().st_size == 0 else f"cannot be read as Parquet ({_first_line(error)})"
         raise DataError(f"{path} {why}", "take it from a copy of the run") from error
 

@@ -9,9 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.record.columns import arrow_schema
+from xstage_bench.record.columns import MEASURED, arrow_schema
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
-from xstage_bench.record.parts import COLUMNS, PRODUCERS_FOLDER, SAMPLES_FOLDER, TRACES_NAME, part_name, part_numbers, read_table
+from xstage_bench.record.parts import (
+    COLUMNS,
+    PRODUCERS_FOLDER,
+    SAMPLES_FOLDER,
+    TRACES_NAME,
+    file_digest,
+    part_name,
+    part_numbers,
+    read_table,
+)
+from xstage_bench.record.sound import IMPOSSIBLE, impossible_producers, impossible_samples
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 from xstage_bench.schedule.completion import DEFAULT
 from xstage_bench.schedule.flavour import recorded_flavour, register
@@ -36,7 +46,8 @@ class Run:
     def samples(self) -> pd.DataFrame:
         """Return one row per schedule, repetition and burst, in the order written (docs/files.md).
 
-        Null numbers are NaN, null strings are missing; ``gap_cycles`` and ``start_ns`` are float64 for that reason.
+        Null numbers are NaN, null strings are missing; ``gap_cycles`` and ``start_ns`` are float64 for that reason. A row of status
+        ``ok`` that cannot be (`xstage_bench.record.sound`) has the status ``impossible`` instead, and its detail says why.
 
         Raises
         ------
@@ -46,7 +57,10 @@ class Run:
         return self._frame("samples")
 
     def producers(self) -> pd.DataFrame:
-        """Return one row per producer and burst of those executions that kept them; errors as `samples`."""
+        """Return one row per producer and burst of those executions that kept them; errors as `samples`.
+
+        Executions with a row that cannot be are left out whole.
+        """
         return self._frame("producers")
 
     def traces(self) -> pd.DataFrame:
@@ -56,7 +70,15 @@ class Run:
     def arrow_parts(self, table: str) -> Iterator[Any]:
         """Yield the pyarrow Tables of ``"samples"``, ``"producers"`` or ``"traces"`` one after the other; errors as `samples`."""
         for path in self._paths(table):
-            yield read_table(path, COLUMNS[table])
+            yield _judged(table, read_table(path, COLUMNS[table]), self.manifest)
+
+    def changed(self) -> list[str]:
+        """Return the names of files that were changed, lost or added since the run wrote them; none where it kept no digests."""
+        if not self.manifest.parts:
+            return []
+        found = {str(p.relative_to(self.folder)): p for table in ("samples", "producers") for p in self._paths(table)}
+        names = sorted({*found, *self.manifest.parts})
+        return [n for n in names if n not in found or self.manifest.parts.get(n) != file_digest(found[n])]
 
     def _paths(self, table: str) -> list[Path]:
         if table == "traces":
@@ -74,6 +96,43 @@ class Run:
 
         empty = arrow_schema(COLUMNS[table], dictionary=False).empty_table()
         return cast("pd.DataFrame", pa.concat_tables([empty, *self.arrow_parts(table)]).to_pandas())
+
+
+def _judged(name: str, table: Any, manifest: Manifest) -> Any:
+    """Mark the samples that cannot be; leave out the executions whose producers cannot be."""
+    import pyarrow as pa
+
+    if name == "traces" or not table.num_rows:
+        return table
+    if name == "producers":
+        columns = {n: table.column(n).to_numpy(zero_copy_only=False) for n in _OF_PRODUCERS}
+        if not (bad := impossible_producers(columns)).any():
+            return table
+        keys = list(zip(*(table.column(n).to_pylist() for n in _EXECUTION), strict=True))
+        gone = {keys[i] for i in bad.nonzero()[0]}
+        return table.filter(pa.array([key not in gone for key in keys]))
+    columns = {n: table.column(n).to_numpy(zero_copy_only=False) for n in _OF_SAMPLES}
+    reasons = impossible_samples(columns, manifest.node)
+    status = table.column("status").to_numpy(zero_copy_only=False)
+    bad = (status == "ok") & (reasons != "")
+    if not bad.any():
+        return table
+    status[bad] = IMPOSSIBLE
+    detail = table.column("detail").to_numpy(zero_copy_only=False)
+    detail[bad] = reasons[bad]
+    for column, values in (("status", status), ("detail", detail)):
+        at = table.column_names.index(column)
+        table = table.set_column(at, table.schema.field(at), pa.array(values, pa.string()))
+    return table
+
+
+_EXECUTION = ("schedule", "source", "destination", "process", "repetition", "order")
+_OF_PRODUCERS = ("issue_cycles", "start_ns", "end_ns", "drain_cycles")
+_OF_SAMPLES = (
+    *("source", "destination", "producers", "warps", "burst", "bursts", "bytes", "gap_cycles", "start_ns"),
+    *MEASURED,
+    "sm_clock_mhz",
+)
 
 
 def load_run(path: Path | str) -> Run:

@@ -15,9 +15,18 @@ import numpy as np
 
 from xstage_bench.errors import UsageError, XStageError
 from xstage_bench.io.atomic import write_error
-from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES
+from xstage_bench.record.columns import PRODUCERS, SAMPLES, TRACES, Column
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest, resume_mismatch, resumed, save_manifest, utc_now
-from xstage_bench.record.parts import PRODUCERS_FOLDER, SAMPLES_FOLDER, TRACES_NAME, part_name, part_numbers, to_table, write_table
+from xstage_bench.record.parts import (
+    PRODUCERS_FOLDER,
+    SAMPLES_FOLDER,
+    TRACES_NAME,
+    part_digest,
+    part_name,
+    part_numbers,
+    to_table,
+    write_table,
+)
 from xstage_bench.record.resume import committed, remove_temporary, remove_uncommitted, timelines
 from xstage_bench.record.rows import Columns, Recorded, joined, producer_columns, sample_columns, timeline_columns
 from xstage_bench.schedule.device import Execution
@@ -75,6 +84,7 @@ class RunWriter:
         self._new_timelines = False
         self._counts: dict[str, int] = dict.fromkeys(("rows", "executions", *(f"status_{s}" for s in STATUSES)), 0)
         self._schedules: set[str] = set()
+        self._digests: dict[str, str] = {}
         self._lock: int | None = None
         try:
             self._claim(resume)
@@ -142,8 +152,8 @@ class RunWriter:
             return
         name = part_name(self._part)
         if self._producers:
-            write_table(self.folder / PRODUCERS_FOLDER / name, to_table(joined(self._producers), PRODUCERS))
-        write_table(self.folder / SAMPLES_FOLDER / name, to_table(joined(self._samples), SAMPLES))
+            self._write_part(f"{PRODUCERS_FOLDER}/{name}", self._producers, PRODUCERS)
+        self._write_part(f"{SAMPLES_FOLDER}/{name}", self._samples, SAMPLES)
         for columns in self._samples:
             self._count(columns)
         self._samples, self._producers, self._rows, self._oldest = [], [], 0, None
@@ -159,7 +169,7 @@ class RunWriter:
         """
         self.flush()
         counts = {"schedules": len(self._schedules), **self._counts}
-        fixed: dict[str, Any] = {"complete": True, "finished": utc_now(), "counts": counts}
+        fixed: dict[str, Any] = {"complete": True, "finished": utc_now(), "counts": counts, "parts": self._digests}
         self.manifest = dataclasses.replace(self.manifest, **{**fixed, **changes})
         save_manifest(self.folder, self.manifest)
         self._release()
@@ -225,7 +235,13 @@ class RunWriter:
             again = (columns["kind"] == "measure") & (columns["burst"] == 0)
             self.done.update(zip(*(columns[n][again].tolist() for n in ("schedule", "process", "repetition")), strict=True))
         self._timelines = timelines(self.folder)
+        for place in (SAMPLES_FOLDER, PRODUCERS_FOLDER):
+            for name in (f"{place}/{part_name(n)}" for n in part_numbers(self.folder / place)):
+                self._digests[name] = part_digest((self.folder / name).read_bytes())
         return resumed(old, at=utc_now())
+
+    def _write_part(self, name: str, columns: list[Columns], schema: tuple[Column, ...]) -> None:
+        self._digests[name] = write_table(self.folder / name, to_table(joined(columns), schema))
 
     def _count(self, columns: Columns) -> None:
         first = columns["burst"] == 0

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.json_file import write_json
 from xstage_bench.judge.fleet.outliers import DEVIATIONS, SMALLEST
 from xstage_bench.judge.fleet.screen import Deviation, Fleet, NodeRow
 from xstage_bench.show.html import Table, data_url, render
+from xstage_bench.show.report import REPORT_NAME
 from xstage_bench.show.report_tables import MISSING, number, percent
 from xstage_bench.show.style import matplotlib_settings, new_figure, style
+from xstage_bench.show.verdict import SLOW
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,14 +36,15 @@ def write_fleet(fleet: Fleet, out: Path) -> dict[str, Path]:
     out.mkdir(parents=True, exist_ok=True)
     files = {"page": out / PAGE_NAME, "json": out / JSON_NAME}
     write_json(files["json"], fleet)
-    write_bytes(files["page"], render_fleet(fleet).encode(errors="backslashreplace"))
+    write_bytes(files["page"], render_fleet(fleet, out).encode(errors="backslashreplace"))
     return files
 
 
-def render_fleet(fleet: Fleet) -> str:
-    """Return the page; the same fleet gives the same bytes."""
+def render_fleet(fleet: Fleet, out: Path | None = None) -> str:
+    """Return the page; the same fleet gives the same bytes. Nodes whose report can be reached from the folder `out` are links to it."""
     return render(
         "fleet.html.j2", fleet=fleet, name=Path(fleet.folder).name or fleet.folder, sentences=sentences(fleet),
+        strip=_strip(fleet, out), next=_next(fleet),
         outliers=_outliers(fleet.outliers),
         unreadable=Table("Runs that could not be read", ["run", "why"], [[k, v] for k, v in fleet.unreadable.items()]),
         failed=_failed(fleet.nodes), populations=_populations(fleet), figures=_figures(fleet), nodes=_nodes(fleet.nodes),
@@ -52,6 +59,38 @@ def sentences(fleet: Fleet) -> list[str]:
     if len(worse) > _SENTENCES:
         found.append(f"{len(worse) - _SENTENCES} more: see the table.")
     return found
+
+
+def _strip(fleet: Fleet, out: Path | None) -> list[dict[str, Any]]:
+    """Return the nodes, largest loss first, each with a cell per GPU: the median of its links out, beside the median of its population."""
+    rates: dict[tuple[str, int], list[float]] = {}
+    for link in fleet.links:
+        if link.drain_gb_per_s is not None:
+            rates.setdefault((link.node, int(link.pair.partition(">")[0])), []).append(link.drain_gb_per_s)
+    usual = [next((s.median for s in p.spreads if s.metric == "drain_gb_per_s"), None) for p in fleet.populations]
+    rows: list[dict[str, Any]] = []
+    for node in fleet.nodes:
+        cells: list[dict[str, Any]] = []
+        losses, middle = [0.0], usual[node.population]
+        for gpu in sorted(g for name, g in rates if name == node.node):
+            change = None if not middle else median(rates[node.node, gpu]) / middle - 1
+            kind = "none" if change is None else "far" if change < -2 * SLOW else "slow" if change < -SLOW else "usual"
+            words = MISSING if change is None else f"{100 * change:+.1f} %"
+            cells.append({"gpu": gpu, "kind": kind, "text": words})
+            losses.append(-(change or 0.0))
+        report = None if out is None else Path(fleet.folder) / node.node / REPORT_NAME
+        there = None
+        if report is not None and report.is_file():
+            there = quote(Path(os.path.relpath(report, out)).as_posix())
+        worst = inf if node.failed_pairs else max(losses)
+        rows.append({"node": node.node, "link": there, "cells": cells, "loss": worst, "failed": len(node.failed_pairs)})
+    return sorted(rows, key=lambda row: (-row["loss"], row["node"]))[:MOST_NODES]
+
+
+def _next(fleet: Fleet) -> str:
+    """Return what to type next: about the node that is named first, else about the next one to join."""
+    worst = next((n.node for n in fleet.nodes if n.failed_pairs), None) or next((d.node for d in fleet.outliers if d.worse), None)
+    return f"xstage check {worst}" if worst else "xstage profile, on the next node"
 
 
 def _sentence(d: Deviation) -> str:

@@ -11,6 +11,7 @@ from xstage_bench.io.identity import in_words
 from xstage_bench.judge.gate import judged
 from xstage_bench.judge.yardstick import marks
 from xstage_bench.measure.copies import load_copies
+from xstage_bench.model.document import digest
 from xstage_bench.model.headline import headline_entry, headline_rate
 from xstage_bench.schedule.bursts import HOST
 from xstage_bench.show.figures import Drawn, draw_figures, gpu_names, image_bytes, read_once, render_figures
@@ -28,6 +29,8 @@ from xstage_bench.show.report_tables import (
     validation_tables,
     verdict_table,
 )
+from xstage_bench.show.verdict import answer, arrow, author_table, matrix, ranked
+from xstage_bench.show.whatif import as_script_data, script, whatif_data
 
 if TYPE_CHECKING:
     from xstage_bench.machine.finding import Finding
@@ -70,15 +73,42 @@ def render_report(
     if drawn is None:
         drawn = render_figures(run, model, validation, extra_dirs=extra_dirs)
     manifest = run.manifest
-    judgement = judged(model, validation)[1]
+    told, judgement = judged(model, validation)
+    play = whatif_data(told, ranked(model, manifest))
     return render(
-        "report.html.j2", name=run.name, gpus=gpu_names(run), manifest=manifest, sentences=verdict_sentences(model, manifest),
+        "report.html.j2", name=run.name, gpus=gpu_names(run), manifest=manifest, answer=answer(model, manifest, judgement),
+        author=author_table(model, manifest), matrix=matrix(model, manifest), quality=quality(model, validation, manifest),
+        next=next_command(run, validation), play=as_script_data(play) if play["pairs"] else "",
+        scripts=script("node.js") + script("whatif.js"), sentences=verdict_sentences(model, manifest),
         warnings=[*warnings(model, validation, manifest), *missed_words(judgement)], notes=[*manifest.notes, *model.notes],
         verdict=verdict_table(model, manifest), yardsticks=copies_table(load_copies(run.folder), manifest), scale=scale(model, manifest),
         statuses=status_table(run.samples()), parameters=parameter_tables(model),
         validations=[*validation_tables(validation), *gate_tables(judgement)], figures=[_figure(d) for d in drawn],
         gpu_facts=gpu_table(manifest), provenance=provenance(model, manifest),
     )  # fmt: skip
+
+
+def quality(model: Model, validation: Validation | None, manifest: Manifest) -> str:
+    """Say how good the model of the slowest pair is on schedules that it has not seen, with its tail."""
+    slowest = next(iter(ranked(model, manifest)), None)
+    if slowest is None or validation is None or validation.fitted not in (None, digest(model)):
+        return ""
+    form = "burst_gap" if slowest.node_basis is None else "node"
+    mine = (s for s in validation.models if (s.pair, s.flavour, s.model) == (slowest.pair, slowest.flavour, form))
+    score = next((s.issue_time for s in mine if s.issue_time.median_error is not None), None)
+    if score is None:
+        return ""
+    errors = f"{percent(score.median_error)} (median), {percent(score.p95_error)} (95 %)"
+    return f"The model of {arrow(slowest.pair)} misses unseen bursts by {errors}."
+
+
+def next_command(run: Run, validation: Validation | None) -> str:
+    """Return what to type next: finish, fit and judge what is not, else ask whether the node is in order."""
+    if not run.manifest.complete:
+        return f"xstage run --resume --out {run.name}"
+    if validation is None:
+        return f"xstage validate {run.name}"
+    return f"xstage check {run.name}"
 
 
 def verdict_sentences(model: Model, manifest: Manifest) -> list[str]:
@@ -183,13 +213,21 @@ def provenance(model: Model, manifest: Manifest) -> Table:
 
 def _figure(drawn: Drawn) -> dict[str, Any]:
     """Return what the template needs of one figure."""
-    source = None
+    source, finding = None, drawn.spec.title
     if drawn.figure is not None:
+        finding = str(drawn.figure.get_label()) or finding
         data, kind = image_bytes(drawn, "svg"), "svg+xml"
         if len(data) > LARGEST_SVG_BYTES:
             data, kind = image_bytes(drawn, "png"), "png"
         source = data_url(data, kind)
-    return {"spec": drawn.spec, "source": source, "reason": drawn.reason, "failed": drawn.failed}
+    return {
+        "spec": drawn.spec,
+        "finding": finding,
+        "alt": f"{finding}: {drawn.spec.caption}",
+        "source": source,
+        "reason": drawn.reason,
+        "failed": drawn.failed,
+    }
 
 
 def write_report_files(run: Run, model: Model, validation: Validation | None) -> dict[str, Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from xstage_bench.model.headline import headline_entry, headline_rate
+from xstage_bench.model.headline import headline_entry, headline_rate, t0_at
 from xstage_bench.show.html import Table
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def verdict_table(model: Model, manifest: Manifest) -> Table:
                 estimate(entry.capacity_bytes_per_producer, 1e3),
                 estimate(entry.capacity_bytes, 1e6),
                 estimate(entry.t0_cycles, model.sm_clock_mhz),
-                f"K = {entry.producers}, W = {entry.warps}, {entry.bytes / 1e3:.4g} kB",
+                t0_at(entry),
             ]
         )
         rows.append([*row, "simulated" if manifest.simulated else "measured"])

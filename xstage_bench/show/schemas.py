@@ -16,6 +16,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each document, by the name of the file it describes, without ``.json``."""
     from xstage_bench.judge.fleet.screen import Fleet
+    from xstage_bench.machine.facts import GpuFacts
     from xstage_bench.measure.survey import SurveyDocument
     from xstage_bench.model.document import Model, Validation
     from xstage_bench.record.manifest import Manifest
@@ -26,7 +27,7 @@ def schemas() -> dict[str, dict[str, Any]]:
 
     documents: dict[str, Any] = {
         "survey": SurveyDocument, "manifest": Manifest, "model": Model, "validation": Validation, "fleet": Fleet,
-        "schedules": ScheduleFile, "task_schedules": TaskFile, "scenes": SceneFile, "exported_model": ExportedModel,
+        "schedules": ScheduleFile, "task_schedules": TaskFile, "scenes": SceneFile, "exported_model": ExportedModel, "node": GpuFacts,
     }  # fmt: skip
     return {name: {"$schema": DRAFT, "title": f"{name}.json", **_short(msgspec.json.schema(type_))} for name, type_ in documents.items()}
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from xstage_bench.record.reader import Run
 
 SMALLEST_TEXT = 5.5
-#: Series from dark to light, so that they stay apart in grey; they differ in marker and line style as well.
-COLOURS = ("#1b1b3a", "#8c2d04", "#1f6f8b", "#d0702b", "#5d9c59", "#9aa5b1", "#c9a227")
+#: Okabe and Ito: told apart without red and green; in grey by marker and line style, which differ as well.
+COLOURS = ("#000000", "#d55e00", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
-MEASURED, FITTED, FAINT = "#1b1b3a", "#c0392b", "#b8b8b8"
+MEASURED, FITTED, FAINT = "#000000", "#d55e00", "#b8b8b8"
 
 
 def style() -> dict[str, Any]:
@@ -28,7 +28,7 @@ def style() -> dict[str, Any]:
         "font.size": 8.5, "axes.titlesize": 9, "axes.labelsize": 8.5, "axes.linewidth": 0.7, "axes.spines.top": False,
         "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.6,
         "legend.fontsize": 7.5, "legend.frameon": False, "legend.handlelength": 2.6, "lines.linewidth": 1.2, "lines.markersize": 4.0,
-        "xtick.labelsize": 7.5, "ytick.labelsize": 7.5, "hatch.linewidth": 0.6, "svg.fonttype": "path", "axes.unicode_minus": True,
+        "xtick.labelsize": 7.5, "ytick.labelsize": 7.5, "hatch.linewidth": 0.6, "svg.fonttype": "none", "axes.unicode_minus": True,
     }  # fmt: skip
 
 
@@ -72,9 +72,10 @@ def label(figure: Figure, run: Run, n: int | str, heading: str = "") -> None:
     n : int or str
         How many bursts are drawn, or a phrase that says it ("21 repetitions of 40 schedules").
     heading : str
-        Left above the axes.
+        Left above the axes: what this run has found, in words. The report takes it as the figure's title (`Figure.get_label`).
     """
     manifest = run.manifest
+    figure.set_label(heading)
     width, height = figure.get_size_inches()
     count = f"n = {thousands(n)} bursts" if isinstance(n, int) else n
     foot = f"{gpu_names(run)}  ·  {manifest.created[:10]}  ·  {count}  ·  backend {manifest.backend}"

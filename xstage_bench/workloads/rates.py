@@ -7,7 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from xstage_bench.errors import UsageError
-from xstage_bench.machine.gpus import REFERENCE_GPU, GpuFacts, find_gpu, gpus, kind_of, reference_gpu
+from xstage_bench.machine.facts import GpuFacts
+from xstage_bench.machine.gpus import REFERENCE_GPU, find_gpu, gpus, kind_of, reference_gpu
 from xstage_bench.workloads.shapes import find
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ def law(model: Model, producers: list[int] | None = None) -> str:
                 t0 = interval(e.t0_cycles)
                 held = interval(e.capacity_bytes, 2, 1e6), interval(e.capacity_bytes_per_producer, 1, 1e3)
                 lines.append((pair.pair, e.producers, e.warps, t0, interval(e.drain_gb_per_s, 1), *held))
-    return table(("pair", "SMs", "warps", "T0 of 32 KiB, cycles", "R, GB/s", "Q in all, MB", "Q per SM, kB"), lines)
+    return table(("pair", "SMs", "warps", "T0 at the largest free burst, cycles", "R, GB/s", "Q in all, MB", "Q per SM, kB"), lines)
 
 
 def local(model: Model) -> str:

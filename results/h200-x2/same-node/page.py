@@ -23,6 +23,7 @@ from xstage_bench.io.json_file import read_json
 from xstage_bench.judge.compare import PARAMETERS, Side, compare
 from xstage_bench.model.calibrate import calibrate
 from xstage_bench.model.document import Model
+from xstage_bench.model.headline import headline_entry
 from xstage_bench.model.run_fit import usable_samples
 from xstage_bench.record.reader import Run, load_run
 
@@ -85,7 +86,7 @@ def away(values: np.ndarray, errors: np.ndarray) -> str:
 def _both(parameter: Any, models: list[Model], what: Any) -> str:
     cells = []
     for pair in PAIRS:
-        found = [parameter.of(e) for m in models if (p := m.find(pair)) is not None and (e := parameter.at(p)) is not None]
+        found = [parameter.of(e) for m in models if (p := m.find(pair)) is not None and (e := headline_entry(p)) is not None]
         cells.append(what(np.array([f.value for f in found], dtype=float), np.array([f.standard_error for f in found], dtype=float)))
     return ", ".join(cells)
 

@@ -18,6 +18,8 @@ from xstage_bench.io.identity import Kernel, kernel_of
 
 #: Architectures for which every plain kernel must compile.
 ARCHITECTURES: tuple[str, ...] = ("sm_80", "sm_90", "sm_100")
+#: Architectures of other GPUs of the registry: plain kernels compile for them too (``make kernels``), their machine code is not looked at.
+ALSO: tuple[str, ...] = ("sm_86", "sm_89", "sm_103", "sm_120")
 #: The architecture of kernels that use warpgroup products and the tensor copy engine.
 HOPPER = "sm_90a"
 _COMPILED: dict[str, Kernel] = {}

@@ -102,7 +102,7 @@ class _Prepared:
 
     @classmethod
     def of(cls, preset: Preset, schedule: Schedule) -> _Prepared:
-        smids = schedule.smids(range(preset.sm_count))
+        smids = schedule.smids(preset.smids)
         place = places(preset.groups, smids)
         members = np.zeros((len(preset.groups), max(map(len, preset.groups)), 2))
         np.add.at(members, tuple(place), 1.0)

@@ -14,7 +14,8 @@ from xstage_bench.device.sim import burst_gap
 from xstage_bench.device.sim.core import Conditions, Ideal, run
 from xstage_bench.device.sim.faults import Faults, raise_if_dropped, raise_if_error_due, raise_if_hanging
 from xstage_bench.device.sim.observe import observe, observe_tasks, stream
-from xstage_bench.device.sim.presets import Preset, find_preset
+from xstage_bench.device.sim.presets import Preset
+from xstage_bench.device.sim.registered import find_preset
 from xstage_bench.device.sim.scene import courses
 from xstage_bench.device.sim.tasks import TaskCourse
 from xstage_bench.device.sim.tasks import course_of as task_course
@@ -85,7 +86,7 @@ class SimDevice:
     def node(self) -> Node:
         """Describe the simulated node."""
         p, unusable = self._preset, self._faults.unusable or {}
-        gpus = tuple(Gpu(i, p.gpu, tuple(range(p.sm_count)), p.sm_clock_mhz) for i in range(p.gpus))
+        gpus = tuple(Gpu(i, p.gpu, p.smids, p.sm_clock_mhz) for i in range(p.gpus))
         pairs = tuple((a, b) for a in range(p.gpus) for b in range(p.gpus) if a != b and (a, b) not in unusable)
         if self._peer == "host":
             return Node(gpus, tuple((g, HOST) for g in range(p.gpus)), p.timer_tick_ns)

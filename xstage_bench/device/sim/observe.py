@@ -89,7 +89,10 @@ def _disturb(noise: Noise, schedule: Schedule, ideal: Ideal, rng: np.random.Gene
     """Return start and end with noise on the stalled part, on the port and rare delays; the start rule holds between them."""
     n, k = ideal.start.shape
     stall = np.maximum(ideal.end - ideal.start - ideal.free[:, None], 0.0)
-    shift = stall * (noise.repetition * rng.standard_normal() + noise.producer * rng.standard_normal((n, k)))
+    together, apart = rng.standard_normal(), rng.standard_normal((n, k))
+    # Who is served first varies, how much the link carries does not: nobody is late after the last byte has been taken.
+    latest = (ideal.end - ideal.start).max(axis=1, keepdims=True) - (ideal.end - ideal.start)
+    shift = stall * noise.repetition * together + np.minimum(stall * noise.producer * apart, latest)
     cost = np.repeat(ideal.free[:, None], k, axis=1)
     if schedule.warps > 1:
         cost = cost + noise.port_cycles * np.clip(rng.standard_normal((n, k)), -3, 3) * np.minimum(1.0, cost / 100.0)

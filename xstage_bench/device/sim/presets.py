@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from xstage_bench.device.sim.port import Port
-from xstage_bench.errors import UsageError
 
 #: Pairs of neighbouring smids (pair p is smids 2p and 2p+1) of each group, split into subgroups.
 Groups = tuple[tuple[tuple[int, ...], ...], ...]
@@ -83,6 +82,8 @@ class Preset:
     gpus : int
         All ordered pairs of them can store to each other.
     sm_count : int
+    absent_smids : tuple of int
+        smids that no SM has, below the largest: smids have holes where SMs are taken away (MIG, a virtual GPU).
     sm_clock_mhz, timer_tick_ns : float
     line_rate_gb_per_s : float
         What the links' signalling allows, per direction.
@@ -122,6 +123,7 @@ class Preset:
     provenance: str
     gpus: int = 2
     sm_count: int = 132
+    absent_smids: tuple[int, ...] = ()
     sm_clock_mhz: float = 1980.0
     timer_tick_ns: float = 32.0
     line_rate_gb_per_s: float = 478.1
@@ -152,6 +154,12 @@ class Preset:
     fence: Fence = field(default_factory=Fence)
     noise: Noise = field(default_factory=Noise)
 
+    @property
+    def smids(self) -> tuple[int, ...]:
+        """Every smid, ascending."""
+        have = (s for s in range(self.sm_count + len(self.absent_smids)) if s not in self.absent_smids)
+        return tuple(have)[: self.sm_count]
+
 
 PRESETS: dict[str, Preset] = {
     p.name: p
@@ -169,16 +177,3 @@ PRESETS: dict[str, Preset] = {
         ),
     )
 }
-
-
-def find_preset(name: str) -> Preset:
-    """Return the preset called `name`.
-
-    Raises
-    ------
-    UsageError
-        There is none; the hint lists those there are.
-    """
-    if name not in PRESETS:
-        raise UsageError(f"the simulator has no preset '{name}'", f"use one of: {', '.join([*PRESETS, 'burst-gap'])}")
-    return PRESETS[name]

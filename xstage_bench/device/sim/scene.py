@@ -46,7 +46,7 @@ def courses(preset: Preset, schedules: tuple[Schedule, ...], link: Array, capaci
 
 
 def _fresh(preset: Preset, s: Schedule, factor: float, mhz: float) -> Flow:
-    place = places(preset.groups, s.smids(range(preset.sm_count)))
+    place = places(preset.groups, s.smids(preset.smids))
     each = preset.local_capacity_bytes if s.is_local else np.where(place[2], preset.capacity_both_bytes, preset.capacity_alone_bytes)
     free = issue_cycles(preset.port, s.warps, s.stores_per_warp())
     total = float(np.broadcast_to(each, place[2].shape).sum()) * factor + (preset.host_buffer_bytes if s.destination == HOST else 0.0)
@@ -57,6 +57,6 @@ def _ideal(preset: Preset, f: Flow) -> Ideal:
     k = f.schedule.producer_count
     left = np.full(f.size.size, np.nan)
     left[-1] = max(0.0, f.empty_at - f.end[-1])
-    smids = f.schedule.smids(range(preset.sm_count))
+    smids = f.schedule.smids(preset.smids)
     wide = np.ones(k)
     return Ideal(smids, f.start[:, None] * wide, f.end[:, None] * wide, left[:, None] * wide, f.free, np.zeros((f.size.size, k)))

@@ -94,7 +94,7 @@ class _Run:
 
     @classmethod
     def of(cls, preset: Preset, s: TaskSchedule, conditions: Conditions) -> _Run:
-        smids = s.smids(range(preset.sm_count))
+        smids = s.smids(preset.smids)
         place = places(preset.groups, smids)
         k, t, roles = smids.size, s.task_count, 2 if s.form == "ping_pong" else 1
         stores = s.bytes // s.warp_store_bytes

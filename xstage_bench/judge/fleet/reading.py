@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,14 @@ from xstage_bench.errors import UsageError, XStageError
 from xstage_bench.record.columns import SAMPLES
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
 from xstage_bench.record.parts import SAMPLES_FOLDER, read_table
+from xstage_bench.record.reader import Run
+from xstage_bench.record.sound import impossible_samples
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 METRICS = ("drain_gb_per_s", "capacity_bytes", "issue_ns")
 _KEYS = ("source", "destination", "producers", "warps", "bytes")
-_VALUES = ("issue_mean_cycles", "makespan_ns", "sm_clock_mhz")
+_VALUES = ("issue_mean_cycles", "issue_min_cycles", "issue_max_cycles", "makespan_ns", "sm_clock_mhz")
 _WANTED = {"probe": "isolated", "kind": "measure", "status": "ok", "producer_set": "even", "flavour": "st.v4"}
 _THREADS = 2
 #: A fleet is a folder of run folders, or of folders of them: by rack, by day.
@@ -53,6 +55,10 @@ class NodeLinks:
     values : dict of str to ndarray of float, shape (links,)
     rows : ndarray of int, shape (links,)
         Valid sample rows that entered.
+    impossible : int
+        Rows of status ``ok`` that cannot be and were left out (`xstage_bench.record.sound`).
+    changed : tuple of str
+        Files that are not as the run wrote them.
     """
 
     name: str
@@ -61,6 +67,8 @@ class NodeLinks:
     destination: IntArray
     values: dict[str, FloatArray]
     rows: IntArray
+    impossible: int = 0
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,9 @@ def _read_run(folder: Path, run: Path) -> NodeLinks | Unreadable:
     try:
         manifest = load_manifest(run)
         parts = sorted((run / SAMPLES_FOLDER).glob("part-*.parquet"))
-        return _reduced(name, manifest, _rows(parts)) if parts else Unreadable(name, "it holds no samples")
+        if not parts:
+            return Unreadable(name, "it holds no samples")
+        return replace(_reduced(name, manifest, _rows(parts)), changed=tuple(Run(run, manifest).changed()))
     except XStageError as error:
         return Unreadable(name, error.message)
 
@@ -121,10 +131,14 @@ def _rows(parts: Sequence[Path]) -> dict[str, NDArray[Any]]:
             keep &= pc.equal(table.column(column), value).to_numpy()
         found.append(table.select([*_KEYS, *_VALUES]).filter(pa.array(keep)))
     table = pa.concat_tables(found)
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+    return {name: table.column(name).to_numpy() for name in table.column_names}  # null as NaN
 
 
 def _reduced(name: str, manifest: Manifest, rows: dict[str, NDArray[Any]]) -> NodeLinks:
+    sound = impossible_samples(rows, manifest.node) == ""
+    impossible = int(sound.size - sound.sum())
+    if impossible:
+        rows = {column: values[sound] for column, values in rows.items()}
     keys = [rows[k].astype(np.int64) for k in _KEYS]
     issue_ns = rows["issue_mean_cycles"] * 1e3 / rows["sm_clock_mhz"]
     columns, count, (issue, makespan) = grouped_medians(keys, (issue_ns, rows["makespan_ns"].astype(np.float64)))
@@ -140,7 +154,7 @@ def _reduced(name: str, manifest: Manifest, rows: dict[str, NDArray[Any]]) -> No
         entered[i] = count[at].sum()
         for metric, value in zip(METRICS, _numbers(producers[at] * size[at].astype(float), issue[at], makespan[at]), strict=True):
             values[metric][i] = value
-    return NodeLinks(name, manifest, links[:, 0], links[:, 1], values, entered)
+    return NodeLinks(name, manifest, links[:, 0], links[:, 1], values, entered, impossible)
 
 
 def _numbers(volume: FloatArray, issue_ns: FloatArray, makespan_ns: FloatArray) -> tuple[float, float, float]:

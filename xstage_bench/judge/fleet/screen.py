@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from xstage_bench.judge.fleet.few import NodeRatio, ratios
 from xstage_bench.judge.fleet.outliers import FEWEST, FloatArray, IntArray, Judged, Outlier, judge
 from xstage_bench.judge.fleet.reading import METRICS, NodeLinks, Unreadable, read_fleet
 
@@ -70,17 +71,24 @@ class NodeRow:
     failed_pairs: dict[str, str]
     link_errors: int | None
     dropped_share: float | None
+    impossible_rows: int = 0
+    changed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
-    """Nodes that may be compared with each other: one backend, one kind of GPU, one line rate."""
+    """Nodes that may be compared with each other: one backend, one kind of GPU, one line rate.
+
+    `not_judged` says what of them was not held against a population, a sentence each; `ratios` what few nodes are held against instead.
+    """
 
     name: str
     simulated: bool
     nodes: int
     links: int
     spreads: list[PopulationSpread]
+    not_judged: list[str] = field(default_factory=list)
+    ratios: list[NodeRatio] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,15 +136,26 @@ def screen_nodes(folder: str, read: Iterable[NodeLinks | Unreadable]) -> Fleet:
         mine = [d for metric, found in judged.items() if found is not None for d in _named(members, metric, found)]
         spreads = [_spread(members, metric, judged[metric]) for metric in METRICS]
         total = sum(m.source.size for m in members)
-        populations.append(Population(name=name, simulated=simulated, nodes=len(members), links=total, spreads=spreads))
+        few = ratios(members) if len(members) < FEWEST else []
+        populations.append(
+            Population(
+                name=name,
+                simulated=simulated,
+                nodes=len(members),
+                links=total,
+                spreads=spreads,
+                not_judged=_not_judged(members, spreads, few),
+                ratios=few,
+            )
+        )
         deviations += mine
         nodes += _nodes(members, number, judged["drain_gb_per_s"], mine)
         links += [row for m in members for row in _links(m)]
     deviations.sort(key=lambda d: (not d.worse, -abs(d.score)))
-    failing = sum(bool(n.failed_pairs) for n in nodes)
+    open_ = [f"{p.name}: {why}" for p in populations for why in p.not_judged]
     return Fleet(
         schema_version=SCHEMA_VERSION, folder=folder, simulated=any(p.simulated for p in populations), runs=len(nodes) + len(unreadable),
-        verdict=_verdict(deviations, len(unreadable), failing), populations=populations, outliers=deviations,
+        verdict=_verdict(deviations, len(unreadable), nodes, open_), populations=populations, outliers=deviations,
         nodes=sorted(nodes, key=lambda n: (n.population, n.drain_change is None, n.drain_change or 0.0)), unreadable=unreadable,
         links=links,
     )  # fmt: skip
@@ -194,7 +213,8 @@ def _nodes(members: Sequence[NodeLinks], population: int, drain: Judged | None, 
         NodeRow(
             node=m.name, population=population, gpus=len(m.manifest.node.gpus), links=int(m.source.size), complete=m.manifest.complete,
             rank=None if change is None else rank[change], drain_change=change, outliers=counts.get(m.name, 0),
-            failed_pairs=m.manifest.failed_pairs, link_errors=_link_errors(m), dropped_share=_dropped(m),
+            failed_pairs=m.manifest.failed_pairs, impossible_rows=m.impossible, changed=list(m.changed),
+            link_errors=_link_errors(m), dropped_share=_dropped(m),
             **{metric: _median(m.values[metric]) for metric in METRICS},
         )
         for m, change in zip(members, changes, strict=True)
@@ -231,12 +251,28 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _verdict(deviations: Sequence[Deviation], unreadable: int, failing: int) -> str:
+def _not_judged(members: Sequence[NodeLinks], spreads: Sequence[PopulationSpread], few: Sequence[NodeRatio]) -> list[str]:
+    """What was not held against a population: too few nodes, a number that too few links have, a node that has none."""
+    found = []
+    if len(members) < FEWEST:
+        count = f"{len(members)} node{'s' if len(members) != 1 else ''}"
+        found.append("; ".join([f"{count} are no population: {FEWEST} are needed", *(r.sentence() for r in few)]))
+    found += [f"{s.metric}: {s.reason}" for s in spreads if s.reason is not None and len(members) >= FEWEST]
+    silent = [m.name for m in members if not np.isfinite(m.values["drain_gb_per_s"]).any()]
+    return found + ([f"no drain rate of {', '.join(silent)}"] if silent else [])
+
+
+def _verdict(deviations: Sequence[Deviation], unreadable: int, rows: Sequence[NodeRow], not_judged: Sequence[str]) -> str:
     worse = [d for d in deviations if d.worse]
     nodes = len({d.node for d in worse})
     parts = (
         [f"{len(worse)} outlier{'s' if len(worse) != 1 else ''} for the worse on {nodes} node{'s' if nodes != 1 else ''}"] if worse else []
     )
+    failing, changed = (sum(bool(getattr(n, name)) for n in rows) for name in ("failed_pairs", "changed"))
+    impossible = sum(n.impossible_rows for n in rows)
     parts += [f"{failing} node{'s' if failing != 1 else ''} with pairs that failed"] if failing else []
     parts += [f"{unreadable} run{'s' if unreadable != 1 else ''} could not be read"] if unreadable else []
+    parts += [f"{impossible} rows that cannot be were left out"] if impossible else []
+    parts += [f"{changed} run{'s' if changed != 1 else ''} with files changed since they were written"] if changed else []
+    parts += [f"not judged: {'; '.join(not_judged)}"] if not_judged else []
     return "; ".join(parts) or "nothing stands out"

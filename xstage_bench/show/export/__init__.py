@@ -44,10 +44,10 @@ def table_of(where: Path, fmt: str, table: str | None = None) -> str:
     Parameters
     ----------
     where : Path
-        A run folder, which has a record and may have a model; or a model.json, which is a model.
+        A run folder, which has a record and may have a model; or a model.json or a node's name, which is a model.
     fmt : str
     table : str, optional
-        As asked for. Default: ``model`` for a file and for a format that only a model has, else ``samples``.
+        As asked for. Default: ``samples`` of a folder, where they have that format, else ``model``.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def table_of(where: Path, fmt: str, table: str | None = None) -> str:
         A table of the record is asked for, of a file or in a format that it has not.
     """
     if table is None:
-        return "model" if where.is_file() or fmt not in TABLE_FORMATS else "samples"
+        return "model" if not where.is_dir() or fmt not in TABLE_FORMATS else "samples"
     if table != "model" and fmt not in TABLE_FORMATS:
         raise UsageError(f"the table {table} has no format '{fmt}'", f"use one of: {', '.join(TABLE_FORMATS)}, or --table model")
     if table != "model" and where.is_file():
