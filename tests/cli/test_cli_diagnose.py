@@ -20,7 +20,8 @@ def test_six_numbers(xstage):
         "the stores cost 224.0 us, 21.0 % of the time",
         "stalls: yes",
         "outstanding capacity",
-        "late operands         not determined",
+        "not determined: late operands, publishing, SMs out of step",
+        "SMs that should store",
     ):
         assert words in done.out, words
     document = xstage("diagnose", MODEL, *SIX, "--json").document()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import h200
 import numpy as np
@@ -13,51 +15,24 @@ from xstage_bench.errors import UsageError
 from xstage_bench.model.diagnose.lost import CAUSES
 from xstage_bench.model.diagnose.time_line import diagnose_time_line
 from xstage_bench.model.diagnose.timings import KernelTimes, diagnose_timings
-from xstage_bench.model.document import Model, load_model
+from xstage_bench.model.document import load_model
+from xstage_bench.model.scaled_node import registered_model
 from xstage_bench.model.stage import stage_at
 from xstage_bench.model.tasks.predict import predict_tasks
 from xstage_bench.model.tuner import Tiles, lost_cycles, perf_model
 from xstage_bench.schedule.tasks import NONE, TaskSchedule, TaskTrace
 
+ROOT = Path(__file__).parents[2]
 MODEL = load_model(h200.MODEL)
-#: Published (stmoonar/tileccl, reports of August 2026): GEMMs of M x 8192 x 8192 on H800 with 8 links, tiles of 128 x 256, whose 16-bit
-#: output stays local or goes to one peer; local and remote us, by bulk stores and from registers in pieces of 16 bytes.
+#: GEMMs of M x 8192 x 8192 whose 16-bit output stays local or goes to one peer: published timings, of H20 only remote over local.
+with (ROOT / "results" / "public" / "transfer" / "epilogue.csv").open(newline="") as file:
+    ROWS = list(csv.DictReader(file))
+EIGHT = registered_model("h800-nv8")
 H800 = {
-    64: ((82.31, 87.07), (85.40, 120.60)),
-    128: ((82.65, 94.08), (91.21, 168.85)),
-    256: ((87.61, 111.61), (97.34, 261.67)),
-    512: ((113.87, 164.81), (130.20, 461.46)),
-    1024: ((210.22, 290.65), (240.79, 811.54)),
-    2048: ((406.41, 516.19), (461.69, 1516.46)),
-    4096: ((843.39, 1067.38), (964.89, 2975.21)),
-    16384: ((3408.23, 4237.76), (4041.73, 11556.01)),
-    32768: ((6641.08, 8186.46), (8248.25, 22930.27)),
+    int(m): [(float(r["local_us"]), float(r["remote_us"])) for kind in ("tma", "registers") for r in ROWS
+             if (r["gpu"], r["m"], r["epilogue"]) == ("H800", m, kind)]
+    for m in dict.fromkeys(r["m"] for r in ROWS if r["gpu"] == "H800")
 }  # fmt: skip
-#: Remote over local on H20, whose 18 links are those of H200.
-H20 = (1.0, 1.031, 1.008, 1.478, 1.036, 4.061)
-
-
-def with_links(model: Model, share: float) -> Model:
-    """The model of a GPU with this share of the links, and all else alike."""
-    pairs = []
-    for p in model.pairs:
-        if p.node_basis is not None:
-            used = p.node_basis.used | {"link_gb_per_s": p.node_basis.used["link_gb_per_s"] * share}
-            laws = [
-                replace(
-                    e,
-                    drain_gb_per_s=e.drain_gb_per_s.scaled(share),
-                    stalled_cycles_per_warp_store=e.stalled_cycles_per_warp_store.scaled(1 / share),
-                )
-                for e in p.burst_gap
-            ]
-            rates = [replace(d, **{n: getattr(d, n).scaled(share) for n in ("makespan", "sustained", "zero_gap")}) for d in p.drain]
-            p = replace(p, node_basis=replace(p.node_basis, used=used), burst_gap=laws, drain=rates)
-        pairs.append(p)
-    return replace(model, pairs=pairs)
-
-
-EIGHT = with_links(MODEL, 8 / 18)
 
 
 def times(m: int, local_us: float, remote_us: float, **more: object) -> KernelTimes:
@@ -82,7 +57,8 @@ def test_published_timings_are_explained_where_whole_lines_are_stored(m: int) ->
 
 def test_stalled_or_not_is_right_with_noisy_timings_and_never_of_local_twins() -> None:
     rng = np.random.default_rng(0)
-    ratios = [remote / local for pairs in H800.values() for local, remote in pairs] + list(H20)
+    ratios = [float(r["remote_us"]) / float(r["local_us"]) for r in ROWS]
+    assert len(ratios) == 24
     right = []
     for ratio in ratios * 4:
         noisy = 100.0 * np.exp(rng.uniform(-0.005, 0.005, 3))

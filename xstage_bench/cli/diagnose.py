@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import FILE, common, completing, flavour_names, percent
+from xstage_bench.cli.options import FILE, MODEL, common, completing, flavour_names, percent
 from xstage_bench.cli.output import Output, check_file, model_gate
 from xstage_bench.cli.progress import at_work
 from xstage_bench.errors import UsageError
@@ -24,7 +24,7 @@ _TIMINGS = "--local-us 210 --remote-us 290 --bytes 16777216 --tiles 256"
 
 
 @click.command("diagnose", short_help="Say whether a kernel stalls on its stores, and why.")
-@click.argument("model", type=FILE)
+@click.argument("model", type=MODEL)
 @click.argument("what", type=FILE, required=False)
 @click.option("--local", type=FILE, metavar="FILE", help="The same of the kernel with its stores kept local.")
 @click.option("--local-us", type=float, metavar="US", help="Time of the kernel with its stores kept local.")
@@ -43,10 +43,11 @@ _TIMINGS = "--local-us 210 --remote-us 290 --bytes 16777216 --tiles 256"
 @click.option("--compute-scope", metavar="NAME", help="The scope that computes.")
 @click.option("--pair", default="0>1", show_default=True, metavar="A>B", help="Use the model of this pair.")
 @click.option("--sm-clock-mhz", type=float, metavar="MHZ", help="SM clock of the kernel; default: the model's, or the stamps'.")
+@click.option("--split/--no-split", default=False, help="Whether the advice may cut a tile's stores in two.")
 @click.option("--trace", type=FILE, metavar="FILE", help="Write the measured and the predicted time line for ui.perfetto.dev.")
 @common
 def command(out: Output, model: Path, what: Path | None, trace: Path | None, **given: Any) -> int:
-    """Say whether a kernel stalls on its stores to a peer, where its time goes, and what would help, with MODEL.
+    """Say with MODEL (as of advise) whether a kernel stalls on its stores to a peer, where its time goes, and what would help.
 
     WHAT is what a profiler wrote of the kernel: stamps (xstage import), a Proton time line, a PyTorch trace, a table of ncu or nsys.
     Without it two timings will do: --local-us, --remote-us, --bytes, --tiles, --sms.
@@ -121,7 +122,7 @@ def _timings(
     clock = given["sm_clock_mhz"]
     with at_work("predicting the kernel"):
         found = diagnose_timings(model, times, sm_clock_mhz=clock)
-        advice = advise_job(model, times.job(model), sm_clock_mhz=clock).tasks if found.stalls == "yes" else None
+        advice = advise_job(model, times.job(model), sm_clock_mhz=clock, splitting=given["split"]) if found.stalls == "yes" else None
     out.result({**head, **diagnosis_document(found, advice)}, diagnosis_text(found, advice))
     return 0
 
@@ -148,7 +149,9 @@ def _time_line(
     with at_work("predicting the kernel"):
         found, predicted = diagnose_time_line(model, here, local, pair=pair, same_clock=isinstance(profile, Stamps))
         schedule, mhz = here.schedule, here.sm_clock_mhz
-        advice = advise_tasks(model, schedule, pair=pair, sm_clock_mhz=mhz) if found.stalls == "yes" else None
+        advice = None
+        if found.stalls == "yes":
+            advice = advise_tasks(model, schedule, pair=pair, sm_clock_mhz=mhz, splitting=given["split"])
     if trace is not None:
         events = task_events(here, 1, f"{what.name} (measured)")
         write_trace(trace, [*events, *task_events(predicted, 2, "the same tasks (predicted)")])
