@@ -32,6 +32,18 @@ def test_six_numbers(xstage):
     assert (twin["stalls"], twin["advice"]) == ("no", None)
 
 
+def test_a_model_without_a_node_model_diagnoses_and_says_why_it_does_not_advise(xstage, tmp_path):
+    model = json.loads(MODEL.read_text())
+    model["pairs"] = [{**pair, "node": {}, "node_basis": None} for pair in model["pairs"]]
+    (tmp_path / "model.json").write_text(json.dumps(model))
+    done = xstage("diagnose", tmp_path / "model.json", *SIX, "--json")
+    assert done.code == 0, done.err
+    assert "no advice: the model has no node model of pair 0>1" in done.err
+    document = done.document()
+    assert (document["stalls"], document["advice"]) == ("yes", None)
+    assert "no least loss is predicted" in document["notes"][0]
+
+
 def test_kernels_of_one_trace_or_of_two(xstage, tmp_path):
     event = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"grid": [1024, 1, 1]}}
     runs = [{**event, "name": name, "ts": 9.0 * i, "dur": us + i} for i in range(4) for name, us in (("a_local", 840), ("a_remote", 1066))]

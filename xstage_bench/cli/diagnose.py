@@ -11,7 +11,7 @@ import click
 from xstage_bench.cli.options import FILE, MODEL, common, completing, flavour_names, percent
 from xstage_bench.cli.output import Output, check_file, model_gate
 from xstage_bench.cli.progress import at_work
-from xstage_bench.errors import UsageError
+from xstage_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.measure.profiles.kernels import KernelRun
@@ -122,7 +122,12 @@ def _timings(
     clock = given["sm_clock_mhz"]
     with at_work("predicting the kernel"):
         found = diagnose_timings(model, times, sm_clock_mhz=clock)
-        advice = advise_job(model, times.job(model), sm_clock_mhz=clock, splitting=given["split"]) if found.stalls == "yes" else None
+        advice = None
+        try:
+            if found.stalls == "yes":
+                advice = advise_job(model, times.job(model), sm_clock_mhz=clock, splitting=given["split"])
+        except DataError as error:  # a model without a node model still knows T0, R and Q
+            out.note(f"no advice: {error.message}; {error.hint}")
     out.result({**head, **diagnosis_document(found, advice)}, diagnosis_text(found, advice))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from xstage_bench.errors import UsageError
 from xstage_bench.model.arrays import FloatArray
 from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.diagnose.lost import Diagnosis, LostPart, Stalls
@@ -46,10 +47,15 @@ def diagnose_time_line(
 
     Raises
     ------
-    UsageError, DataError
+    UsageError
+        The twin is of another kernel; or as `predict_tasks`.
+    DataError
         As `predict_tasks`.
     """
     s, clock = trace.schedule, trace.sm_clock_mhz
+    if local is not None and (local.schedule.producer_count, local.schedule.task_count) != (s.producer_count, s.task_count):
+        mine, theirs = (f"{x.task_count} tasks on {x.producer_count} SMs" for x in (s, local.schedule))
+        raise UsageError(f"the local twin did {theirs}, the kernel {mine}: they are not the same kernel", "--local of the same launch")
     predicted = predict_tasks(model, s, sm_clock_mhz=clock, pair=pair)
     here, free, free_is = _parts(trace), float(np.nansum(predicted.t0_ns)) / s.producer_count, "T0 as predicted"
     unsure = FREE * free
