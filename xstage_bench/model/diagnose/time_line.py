@@ -151,14 +151,17 @@ def _out_of_step(here: dict[str, float], twin: dict[str, float] | None, predicte
     if twin is not None:
         bare, words = twin["idle"], "with local stores"
     else:
-        bare, words = _idle_without_stores(predicted), "as predicted without stores"
+        bare, words = _idle_without_stores(predicted), "because of its own work and events"
     unsure = NOISE * bare
     evidence = f"an SM waits {idle * 1e-3:.2f} us before, between and after its tasks, {words} {bare * 1e-3:.2f}"
     return LostPart.of("out_of_step", idle - bare, idle - bare - unsure, idle - bare + unsure, evidence)
 
 
 def _idle_without_stores(predicted: TaskPrediction) -> float:
-    """Idle time of an SM were nothing stored, ns: the shorter lists end earlier whatever the stores do."""
+    """Idle time of an SM were nothing held its stores back, ns: the shorter lists end earlier, and events are waited for."""
     s = predicted.schedule
     work = np.add.reduceat(predicted.compute_end_ns - predicted.start_ns, s.first[:-1])
-    return max(0.0, predicted.without_stores_ns - float(work.mean()))
+    if (s.waits_for >= 0).any():
+        return max(0.0, predicted.without_stores_ns - float(work.mean()))
+    work = work + np.add.reduceat(np.nan_to_num(predicted.t0_ns), s.first[:-1])
+    return float(work.max() - work.mean())
