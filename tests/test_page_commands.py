@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,3 +103,14 @@ def test_the_stamps_of_the_page_are_read(node: Path) -> None:
     run("xstage import stamps.csv --gpu 'NVIDIA H200' --schedule tiles.json", node)
     (schedule,) = json.loads((node / "tiles.json").read_text())["schedules"]
     assert [burst["bytes"] for burst in schedule["bursts"]] == [8192]
+
+
+def test_the_kernel_of_the_page_is_diagnosed_and_its_tuner_asked(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (command,) = (block for block in blocks(OWN, "") if block.startswith("xstage diagnose"))
+    assert "outstanding capacity" in run(command.strip(), node)
+    monkeypatch.chdir(node)
+    names: dict[str, Any] = {}
+    exec(next(block for block in blocks(OWN, "python") if "perf_model" in block), names)
+    ask = names["prune"]["perf_model"]
+    small, large = (ask(M=8192, N=8192, BLOCK_M=m, BLOCK_N=128, num_warps=4, num_stages=3) for m in (64, 128))
+    assert 0 < small < 2 * large

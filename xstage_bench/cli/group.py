@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "validate": "Judge the model on the held-out schedules; writes validation.json.",
     "predict": "Predict the issue times of a schedule file with a fitted model.",
     "advise": "Advise how to order, size and space a kernel's stores so that they cost least.",
+    "diagnose": "Say whether a kernel stalls on its stores, why, and what would help; from timings or a profiler's file.",
     "report": "Draw the figures and write one self-contained HTML page.",
     "check": "Say what speaks against a run, or judge it by an operator's limits.",
     "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",

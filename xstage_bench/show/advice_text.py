@@ -58,26 +58,34 @@ def tasks_text(advice: TaskAdvice) -> str:
     if advice.helps:
         lines += [
             f"advised   {a.total_ns * _US:10.1f} us, of which the stores are {a.stores_ns * _US:.1f} us: {advice.recipe.words()}",
-            f"gain      {_gain(advice)}",
+            f"gain      {gain_words(advice)}",
         ]
     else:
         lines.append(f"nothing to change: {advice.reason}")
     return "\n".join([*lines, *(f"note: {note}" for note in p.notes)])
 
 
-def _gain(advice: TaskAdvice) -> str:
+def gain_words(advice: TaskAdvice) -> str:
+    """Return a gain with its interval."""
     interval = advice.gain_interval
     return f"{advice.gain:.3f} times" + ("" if interval is None else f" (90 %: {interval[0]:.3f} to {interval[1]:.3f})")
 
 
 def job_text(advice: JobAdvice) -> str:
     """Return the advice for a job: what limits it, what follows from T0, R and Q, and the two schedules."""
-    job, stage = advice.job, advice.stage
-    free = advice.largest_free_burst_bytes
+    job = advice.job
     share = f"V/R is {advice.drain_over_compute:.2f} of the compute time ({advice.drain_ns * _US:.1f} of {job.compute_ns * _US:.1f} us)"
-    lines = [
+    head = [
         f"{job.producers} SMs x {job.warps} warps, pair {job.pair}, {job.flavour}: {share}",
         f"limited by the {limited_by(advice)}: no order is faster than {advice.bound_ns * _US:.1f} us",
+    ]
+    return "\n".join([*head, *job_lines(advice), tasks_text(advice.tasks)])
+
+
+def job_lines(advice: JobAdvice) -> list[str]:
+    """Return what follows for a job from T0, R and Q alone: bursts, gaps, quiet tiles, SMs, flavours."""
+    job, stage, free = advice.job, advice.stage, advice.largest_free_burst_bytes
+    lines = [
         "a burst never stalls on a drained stage"
         if free is None
         else f"largest stall-free burst    {free} bytes per SM, on a drained stage",
@@ -98,7 +106,7 @@ def job_text(advice: JobAdvice) -> str:
     rate = stage.rate_gb_per_s
     lines.append(f"SMs that should store       {advice.storing_sms} drain nearly what all {job.producers} do ({_number(rate)} GB/s)")
     lines.append(f"flavour                     {_flavour_words(advice)}")
-    return "\n".join([*lines, tasks_text(advice.tasks)])
+    return lines
 
 
 def _flavour_words(advice: JobAdvice) -> str:

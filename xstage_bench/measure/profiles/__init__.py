@@ -1,0 +1,1 @@
+"""What other profilers write, as far as a diagnosis needs it: kernels' durations, and time lines inside a kernel."""
