@@ -47,7 +47,7 @@ def sums(shape: PullShape, salt: int) -> NDArray[np.uint32]:
     each = _sums_of_loads(shape.producers, salt).reshape(-1, own)  # the windows of all warps lie side by side
     turns, rest = divmod(shape.loads, own)
     total = each.sum(axis=1, dtype=np.uint32) * np.uint32(turns) + each[:, :rest].sum(axis=1, dtype=np.uint32)
-    return total.astype(np.uint32).reshape(shape.producers, shape.warps)
+    return np.asarray(total, dtype=np.uint32).reshape(shape.producers, shape.warps)
 
 
 @lru_cache(maxsize=8)
