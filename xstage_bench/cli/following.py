@@ -33,8 +33,8 @@ FOLLOWING: dict[str, tuple[str, ...]] = {
 _ABSENT = {"folder": "RUN", "path": "FILE", "schedule": "SCHEDULE", "name": "NAME"}
 
 
-def following(verb: str, given: Mapping[str, object], ended_well: bool) -> str:
-    """Return the command that comes after `verb`."""
-    lines = FOLLOWING["replay" if verb == "run" and given.get("compute") else verb]
+def following(verb: str, given: Mapping[str, object], ended_well: bool) -> str | None:
+    """Return the command that comes after `verb`; null for a verb that names none."""
+    lines = FOLLOWING.get("replay" if verb == "run" and given.get("compute") else verb)
     typed = {name: shlex.quote(str(value)) for name, value in given.items() if isinstance(value, (str, Path)) and str(value) != "-"}
-    return lines[0 if ended_well else -1].format_map(_ABSENT | typed)
+    return None if lines is None else lines[0 if ended_well else -1].format_map(_ABSENT | typed)

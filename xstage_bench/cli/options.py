@@ -98,8 +98,9 @@ def common(verb: Verb) -> Verb:
         out = Output(as_json)
         status = verb(out, *args, **kwargs)
         ctx = click.get_current_context()
-        if status in (0, GATE, REGRESSION):
-            out.next(following(ctx.command_path.split()[1], ctx.params, status == 0))
+        then = following(ctx.command_path.split()[1], ctx.params, status == 0) if status in (0, GATE, REGRESSION) else None
+        if then is not None:
+            out.next(then)
         return status
 
     return wrapped

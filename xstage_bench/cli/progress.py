@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from xstage_bench.cli.fitted_text import columns_of, wrapped
+
 if TYPE_CHECKING:
     from xstage_bench.measure.rounds import Progress
 
@@ -57,7 +59,8 @@ def _heartbeat(doing: Callable[[], str], quiet_s: float) -> Iterator[None]:
     def say() -> None:
         pause = quiet_s
         while not done.wait(pause):
-            print(f"{doing()}, {time.monotonic() - begin:.0f} s so far ...", file=sys.stderr, flush=True)
+            text = f"{doing()}, {time.monotonic() - begin:.0f} s so far ..."
+            print(wrapped(text, columns_of(sys.stderr)), file=sys.stderr, flush=True)
             pause = _LINE_EVERY_S
 
     threading.Thread(target=say, daemon=True).start()

@@ -32,7 +32,7 @@ def verdict_text(model: Model, validation: Validation | None) -> str:
     head = [*([f"of {len(ranked)}"] if len(ranked) > _ALL else []), "pair", "R, GB/s", "Q, MB", "T0, us", "error, %", "p95, %", "model"]
     entry = headline_entry(shown[0][1])
     where = "" if entry is None else f"T0 at {t0_at(entry)} per SM; "
-    return f"{table(head, rows)}\n{where}± is the 95 % interval; errors per burst on held-out schedules"
+    return f"{table(head, rows)}\n{where}±: 95 %; errors on the hold-out"
 
 
 def _rate(pair: PairModel) -> float:
