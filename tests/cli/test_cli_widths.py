@@ -26,8 +26,8 @@ CALLS = {
     "run": "run --backend sim --quick --only timer --pairs 0:1 --seed 1 --out new", "fit": "fit run --resamples 20 --out m.json",
     "validate": "validate run --out v.json", "predict": "predict run bursts.json", "check": "check run -v", "compare": "compare run run",
     "advise": "advise run --bytes 16384 --tile-ns 4500 --tiles 2", "report": "report run --out r.html", "fleet": "fleet .",
-    "export": "export run --format csv --out x.csv", "nodes": "nodes", "measure": "measure pulls --backend sim --quick --pairs 0:1",
-    "help": "--help",
+    "export": "export run --format csv --out x.csv", "nodes": "nodes",
+    "measure": "measure scenes --pattern incast --destination 1 --backend sim --quick", "help": "--help",
 }  # fmt: skip
 #: What takes seconds is called once, in the fewest columns.
 SLOW = {"run", "fit", "validate", "advise", "report", "plan", "measure", "compare", "fleet"}

@@ -9,8 +9,8 @@ from pathlib import Path
 #: Verb: what follows when all is well, and what else where that differs. A word in braces is a parameter of the verb, or stands for itself.
 FOLLOWING: dict[str, tuple[str, ...]] = {
     "profile": ("xstage check {folder}",),
-    "doctor": ("xstage topo",),
-    "topo": ("xstage plan",),
+    "doctor": ("xstage topo", "xstage profile --backend sim"),
+    "topo": ("xstage plan", "xstage profile --backend sim"),
     "probes": ("xstage plan --only NAME",),
     "plan": ("xstage profile",),
     "run": ("xstage fit {folder}",),

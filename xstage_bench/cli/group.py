@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import keyword
 import signal
+import sys
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
 import click
 
+from xstage_bench.cli.fitted_text import columns_of
 from xstage_bench.version import __version__
 
 #: Every verb, in the order of ``--help``, with its one line; ``xstage_bench.cli.VERB`` defines ``command``.
@@ -40,6 +42,7 @@ VERBS: dict[str, str] = {
 _HEADINGS = {"profile": "Start", "fit": "Understand", "check": "Operate", "probes": "Research"}
 #: Spellings of before, each with the words that replace it; they go with version 0.2.
 OLDER: dict[str, tuple[str, str]] = {verb: ("measure", name) for verb, name in (("scene", "scenes"), ("visibility",) * 2, ("copies",) * 2)}
+_LEAST_OF_CLICK = 50
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -64,6 +67,13 @@ class Stopped(Exception):  # noqa: N818 - not an error of the program
 
 class LazyGroup(click.Group):
     """A click group that knows its verbs by name and line, and imports one when it is called."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
+        """Give help pages the columns that there are; click itself goes no lower than 50."""
+        columns = columns_of(sys.stdout)
+        if columns is not None and columns < _LEAST_OF_CLICK + 2:
+            extra.setdefault("terminal_width", columns - 2)
+        return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the order of `VERBS`."""

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from xstage_bench.cli.following import following
 from xstage_bench.cli.output import Output
-from xstage_bench.errors import GATE, REGRESSION, UsageError
+from xstage_bench.errors import GATE, REGRESSION, WAIVED, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.device.backend import Peer
@@ -98,7 +98,7 @@ def common(verb: Verb) -> Verb:
         out = Output(as_json)
         status = verb(out, *args, **kwargs)
         ctx = click.get_current_context()
-        then = following(ctx.command_path.split()[1], ctx.params, status == 0) if status in (0, GATE, REGRESSION) else None
+        then = following(ctx.command_path.split()[1], ctx.params, status == 0) if status in (0, WAIVED, GATE, REGRESSION) else None
         if then is not None:
             out.next(then)
         return status
