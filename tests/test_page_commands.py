@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+START = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
 PREDICT, ADVISE, OWN = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("predict.md", "advise.md", "own-kernel.md"))
 #: What makes the first command short: only what the node model needs, of one pair.
 SHORT = "--pairs 0:1 --only isolated --only periodic --only timed --only placement"
@@ -37,7 +38,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     profile = blocks(PREDICT, "sh")[0].strip()
     assert profile.startswith("xstage profile --backend sim --quick")
-    run(f"{profile} {SHORT}", folder)
+    (folder / "profile.txt").write_text(run(f"{profile} {SHORT}", folder))
     assert (folder / "node" / "report.html").exists()
     return folder
 
@@ -102,3 +103,24 @@ def test_the_stamps_of_the_page_are_read(node: Path) -> None:
     run("xstage import stamps.csv --gpu 'NVIDIA H200' --schedule tiles.json", node)
     (schedule,) = json.loads((node / "tiles.json").read_text())["schedules"]
     assert [burst["bytes"] for burst in schedule["bursts"]] == [8192]
+
+
+def test_the_tutorial_prints_what_it_shows(node: Path) -> None:
+    """Each of its commands, in its order; what a shorter profile changes is the numbers, not the lines."""
+    profile, predict, advise = (block for block in blocks(START, "text") if block.startswith("$ "))
+    assert columns_of(profile, "pair ") == columns_of((node / "profile.txt").read_text(), "pair ")
+    (node / "bursts.json").write_text(blocks(START, "json")[0])
+    for block, begin in ((predict, "burst "), (advise, "")):
+        command, *shown = block.splitlines()
+        printed = run(command.removeprefix("$ "), node)
+        assert columns_of(block, begin) <= columns_of(printed, begin) or not begin
+        for line in shown:
+            if line[0].isalpha() and "  " in line and not begin:
+                assert any(found.startswith(line.split("  ")[0]) for found in printed.splitlines()), line
+        assert printed.count("\n") >= len(shown) - shown.count("...")
+    look, export = (block.strip() for block in blocks(START, "sh")[1:])
+    run(look, node)
+    run(export, node)
+    code = [sys.executable, "-c", blocks(START, "python")[0]]
+    done = subprocess.run(code, cwd=node, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120)
+    assert done.stdout.count(".") == blocks(START, "text")[-1].count("."), done.stderr

@@ -46,12 +46,11 @@ def command(out: Output, run: Path, limits_path: Path | None, strict: bool, verb
 def _first(rows: Sequence[_T], status: Callable[[_T], str], verbose: bool) -> list[_T]:
     """Order by how bad it is; what is in order is left out unless it was asked for."""
     shown = [row for row in rows if verbose or status(row) not in ("ok", "pass")]
-    return sorted(shown, key=lambda row: ("fail", "undetermined", "warn", "pass", "ok").index(status(row)))
+    return sorted(shown, key=lambda row: ("fail", "undetermined", "warn", "waived", "pass", "ok").index(status(row)))
 
 
-def _rest(counts: Counter[str], verbose: bool) -> str:
-    good = counts["ok"] + counts["pass"]
-    return f"\n{good} in order: -v shows them" if good and not verbose else ""
+def _rest(left_out: int) -> str:
+    return f"\n{left_out} in order: -v shows them" if left_out else ""
 
 
 def _criticise(out: Output, run: Run, strict: bool, verbose: bool) -> int:
@@ -75,7 +74,7 @@ def _criticise(out: Output, run: Run, strict: bool, verbose: bool) -> int:
     shown = _first(findings, lambda f: f.status, verbose)
     text = f"\n\n{findings_text(shown)}" if shown else ""
     simulated = "SIMULATED: " if run.manifest.simulated else ""
-    out.result(document, f"{simulated}{verdict}: {words[verdict]}{text}{_rest(counts, verbose)}")
+    out.result(document, f"{simulated}{verdict}: {words[verdict]}{text}{_rest(len(findings) - len(shown))}")
     return GATE if verdict == "fail" or (strict and verdict == "warn") else 0
 
 
@@ -95,5 +94,5 @@ def _limits(out: Output, run: Run, path: Path, strict: bool, verbose: bool) -> i
         "judgements": [asdict(j) for j in judgements],
     }  # fmt: skip
     tally = ", ".join(f"{n} {name}" for name, n in counts.items())
-    out.result(document, f"{simulated}{verdict}: {tally}{text}{_rest(counts, verbose)}")
+    out.result(document, f"{simulated}{verdict}: {tally}{text}{_rest(len(judgements) - len(shown))}")
     return GATE if verdict == "fail" or (strict and verdict == "undetermined") else 0
