@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from xstage_bench.cli.following import following
-from xstage_bench.cli.output import Output
+from xstage_bench.cli.output import STDOUT, Output
 from xstage_bench.errors import GATE, REGRESSION, WAIVED, UsageError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def common(verb: Verb) -> Verb:
         status = verb(out, *args, **kwargs)
         ctx = click.get_current_context()
         then = following(ctx.command_path.split()[1], ctx.params, status == 0) if status in (0, WAIVED, GATE, REGRESSION) else None
-        if then is not None:
+        if then is not None and ctx.params.get("path") != STDOUT:  # a document on stdout is for a program
             out.next(then)
         return status
 
