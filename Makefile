@@ -7,7 +7,7 @@ RUN ?= $(lastword $(sort $(wildcard results/h200-x2/*/manifest.json)))
 
 # A file that a failed recipe left must not pass for a finished one.
 .DELETE_ON_ERROR:
-.PHONY: setup profile profile-node test claims proofs lowest mutants compilers browser lint kernels figures bench reference pages
+.PHONY: setup profile profile-node test claims proofs lowest mutants compilers browser lint kernels figures bench reference pages docs
 
 setup: $(VENV)/.dev
 
@@ -51,6 +51,10 @@ compilers: $(VENV)/.dev
 reference: $(VENV)/.dev
 	PYTHONPATH=. $(PY) scripts/reference_pages.py
 
+# The pages as a site with search, in build/site.
+docs: $(VENV)/.docs
+	$(PY) -m sphinx -q -W --keep-going -c docs . build/site && echo "build/site/README.html"
+
 browser: $(VENV)/.browser
 
 lint: $(VENV)/.dev
@@ -82,6 +86,9 @@ $(VENV)/.base: pyproject.toml | $(PY)
 
 $(VENV)/.dev: pyproject.toml | $(PY)
 	$(PIP) -e ".[dev]" && touch $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.base
+	$(PIP) -e ".[docs]" && touch $@
 
 # A headless Chromium for the tests of the pages: what is there, else by apt as root. Asked for by name only (CI does): it changes the system.
 $(VENV)/.browser: | $(PY)

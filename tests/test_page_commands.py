@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
+START = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
 PREDICT, ADVISE, OWN = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("predict.md", "advise.md", "own-kernel.md"))
 #: What makes the first command short: only what the node model needs, of one pair.
 SHORT = "--pairs 0:1 --only isolated --only periodic --only timed --only placement"
@@ -38,7 +39,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     profile = blocks(PREDICT, "sh")[0].strip()
     assert profile.startswith("xstage profile --backend sim --quick")
-    run(f"{profile} {SHORT}", folder)
+    (folder / "profile.txt").write_text(run(f"{profile} {SHORT}", folder))
     assert (folder / "node" / "report.html").exists()
     return folder
 
@@ -114,3 +115,20 @@ def test_the_kernel_of_the_page_is_diagnosed_and_its_tuner_asked(node: Path, mon
     ask = names["prune"]["perf_model"]
     small, large = (ask(M=8192, N=8192, BLOCK_M=m, BLOCK_N=128, num_warps=4, num_stages=3) for m in (64, 128))
     assert 0 < small < 2 * large
+
+
+def test_the_tutorial_prints_what_it_shows(node: Path) -> None:
+    """Each of its commands, in its order; what a shorter profile changes is the numbers, not the lines."""
+    profile, predict, _ = (block for block in blocks(START, "text") if block.startswith("$ "))
+    assert columns_of(profile, "pair ") == columns_of((node / "profile.txt").read_text(), "pair ")
+    (node / "bursts.json").write_text(blocks(START, "json")[0])
+    command, *shown = predict.splitlines()
+    printed = run(command.removeprefix("$ "), node)
+    assert columns_of(predict, "burst ") <= columns_of(printed, "burst ")
+    assert printed.count("\n") >= len(shown) - shown.count("...")
+    look, export = (block.strip() for block in blocks(START, "sh")[1:])
+    run(look, node)
+    run(export, node)
+    code = [sys.executable, "-c", blocks(START, "python")[0]]
+    done = subprocess.run(code, cwd=node, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120)
+    assert done.stdout.count(".") == blocks(START, "text")[-1].count("."), done.stderr

@@ -46,7 +46,7 @@ def strict(text: str) -> dict[str, Any]:
 
 def environ(**changes: str) -> dict[str, str]:
     """The environment of a subprocess, without what would change its meaning."""
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "XSTAGE", "DISPLAY"))}
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "XSTAGE", "DISPLAY", "COLUMNS"))}
     return {**keep, "PYTHONPATH": str(ROOT), **changes}
 
 

@@ -11,6 +11,7 @@ import click
 
 from xstage_bench.cli.options import MODEL, common, percent
 from xstage_bench.cli.output import Output, table
+from xstage_bench.cli.progress import at_work
 from xstage_bench.errors import GATE, REGRESSION, DataError, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def command(out: Output, runs: tuple[Path, ...], reference: str | None, margin: 
     refuse(baseline, side, across)
     if baseline.simulated != side.simulated:
         out.note(f"MIXED: {_label(baseline)} against {_label(side)}: a simulated number beside a measured one")
-    done = compare(baseline, side, margin=margin)
+    with at_work(f"comparing {baseline.name} with {side.name}"):
+        done = compare(baseline, side, margin=margin)
     if not done.differences:
         empty = baseline if not any(not p.is_local for p in baseline.model.pairs) else side
         raise DataError(f"nothing to compare: {empty.name} has no fitted pair of plain stores", "xstage run and xstage fit first")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import keyword
 import signal
+import sys
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
 import click
 
+from xstage_bench.cli.fitted_text import columns_of
 from xstage_bench.version import __version__
 
 #: Every verb, in the order of ``--help``, with its one line; ``xstage_bench.cli.VERB`` defines ``command``.
@@ -18,27 +20,30 @@ VERBS: dict[str, str] = {
     "profile": "Profile this node: doctor, topology, probes, fit, validation, figures, report.",
     "doctor": "Check whether this machine can be measured, and what would spoil a number.",
     "topo": "Show the GPUs, the links between them and the pairs that can be measured.",
-    "probes": "List the probes.",
-    "plan": "Show what a run would measure and how long it would take.",
-    "run": "Measure, and write a run folder.",
-    "measure": "Measure one thing by itself: visibility, copies, scenes, footprint, a study, a probe.",
-    "fused": "Measure kernels that store to their peers as they compute, beside the same work done in turn.",
+    "report": "Draw the figures and write one self-contained HTML page.",
+    "explain": "Say what a column, key or warning means.",
     "fit": "Fit the Burst-Gap model to a run folder; writes model.json.",
     "validate": "Judge the model on the held-out schedules; writes validation.json.",
     "predict": "Predict the issue times of a schedule file with a fitted model.",
     "advise": "Advise how to order, size and space a kernel's stores so that they cost least.",
     "diagnose": "Say whether a kernel stalls on its stores, why, and what would help; from timings or a profiler's file.",
-    "report": "Draw the figures and write one self-contained HTML page.",
-    "check": "Say what speaks against a run, or judge it by an operator's limits.",
-    "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
-    "compare": "Compare two fitted runs, or one with a shipped node: same, better, worse or undetermined.",
-    "nodes": "List the GPUs and links that have a name, what is known of each, and add your own.",
     "import": "Import the time stamps of a kernel of your own as a schedule and a run folder.",
-    "explain": "Say what a column, key or warning means.",
+    "export": "Write the model (header, metrics, TOML, JSON, CSV) or the samples of a run for other programs.",
+    "check": "Say what speaks against a run, or judge it by an operator's limits.",
+    "compare": "Compare two fitted runs, or one with a shipped node: same, better, worse or undetermined.",
     "fleet": "Rank the runs of many nodes, and name what stands out.",
+    "nodes": "List the GPUs and links that have a name, what is known of each, and add your own.",
+    "probes": "List the probes.",
+    "plan": "Show what a run would measure and how long it would take.",
+    "run": "Measure, and write a run folder.",
+    "measure": "Measure one thing by itself: visibility, copies, scenes, footprint, a study, a probe.",
+    "fused": "Measure kernels that store to their peers as they compute, beside the same work done in turn.",
 }
+#: The verb with which each heading of ``--help`` begins.
+_HEADINGS = {"profile": "Start", "fit": "Understand", "check": "Operate", "probes": "Research"}
 #: Spellings of before, each with the words that replace it; they go with version 0.2.
 OLDER: dict[str, tuple[str, str]] = {verb: ("measure", name) for verb, name in (("scene", "scenes"), ("visibility",) * 2, ("copies",) * 2)}
+_LEAST_OF_CLICK = 50
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -64,6 +69,13 @@ class Stopped(Exception):  # noqa: N818 - not an error of the program
 class LazyGroup(click.Group):
     """A click group that knows its verbs by name and line, and imports one when it is called."""
 
+    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
+        """Give help pages the columns that there are; click itself goes no lower than 50."""
+        columns = columns_of(sys.stdout)
+        if columns is not None and columns < _LEAST_OF_CLICK + 2:
+            extra.setdefault("terminal_width", columns - 2)
+        return super().make_context(info_name, args, parent, **extra)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the order of `VERBS`."""
         return list(VERBS)
@@ -87,8 +99,13 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of verbs without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        heading, groups = "Start", dict[str, list[tuple[str, str]]]()
+        for verb, line in VERBS.items():
+            heading = _HEADINGS.get(verb, heading)
+            groups.setdefault(heading, []).append((verb, line))
+        for heading, verbs in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(verbs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the verb; a signal becomes `Stopped` before click turns it into an exit status of its own."""
@@ -105,7 +122,10 @@ _EPILOG = (
 )
 
 
-@click.group("xstage", cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    "xstage", cls=LazyGroup, epilog=_EPILOG, subcommand_metavar="VERB [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)  # fmt: skip
 @click.version_option(__version__, prog_name="xstage")
 def xstage() -> None:
     """Measure what happens to a GPU's remote stores after they are issued.

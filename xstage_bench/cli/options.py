@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from xstage_bench.cli.output import Output
-from xstage_bench.errors import UsageError
+from xstage_bench.cli.following import following
+from xstage_bench.cli.output import STDOUT, Output
+from xstage_bench.errors import GATE, REGRESSION, WAIVED, UsageError
 
 if TYPE_CHECKING:
     from xstage_bench.device.backend import Peer
@@ -87,14 +88,20 @@ def ordered_pairs(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 def common(verb: Verb) -> Verb:
-    """Add ``--json`` and ``--debug``; the verb receives an `Output` as its first argument."""
+    """Add ``--json`` and ``--debug``; the verb receives an `Output` as its first argument. What comes next is named at its end."""
 
     @click.option("--json", "as_json", is_flag=True, help="One JSON object alone on stdout.")
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
     @functools.wraps(verb)
     def wrapped(*args: Any, as_json: bool, debug: bool, **kwargs: Any) -> Any:
         _log_to_stderr(debug)
-        return verb(Output(as_json), *args, **kwargs)
+        out = Output(as_json)
+        status = verb(out, *args, **kwargs)
+        ctx = click.get_current_context()
+        then = following(ctx.command_path.split()[1], ctx.params, status == 0) if status in (0, WAIVED, GATE, REGRESSION) else None
+        if then is not None and ctx.params.get("path") != STDOUT:  # a document on stdout is for a program
+            out.next(then)
+        return status
 
     return wrapped
 

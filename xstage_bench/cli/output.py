@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xstage_bench.cli.fitted_text import columns_of, laid, painted, wrapped
 from xstage_bench.errors import UsageError, XStageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Output:
 
             self.raw(encode_json(document))
         else:
-            self.raw((text.rstrip("\n") + "\n").encode(errors="surrogateescape"))  # a path that is not UTF-8 comes out as it is
+            shown = painted(wrapped(text.rstrip("\n"), columns_of(sys.stdout)), sys.stdout)
+            self.raw((shown + "\n").encode(errors="surrogateescape"))  # a path that is not UTF-8 comes out as it is
 
     def document(self, path: Path | None, document: Any, text: str) -> None:
         """Write a document to `path`, if any, and print it as a result; ``-`` puts the document alone on stdout."""
@@ -66,7 +68,12 @@ class Output:
     def note(self, text: str) -> None:
         """Tell the user something that is not the result."""
         with contextlib.suppress(OSError):  # a full or closed stderr costs no result
-            print(text, file=sys.stderr, flush=True)
+            print(painted(wrapped(text, columns_of(sys.stderr)), sys.stderr), file=sys.stderr, flush=True)
+
+    def next(self, command: str) -> None:
+        """Name the command that comes next. A program that reads ``--json`` has no use for it."""
+        if not self.json:
+            self.note(f"next: {command}")
 
     def note_backend(self, choice: BackendChoice) -> None:
         """Say when what is measured is not what one would think: simulated, or stored to host memory."""
@@ -114,7 +121,8 @@ def fail(code: int, message: str, hint: str | None, as_json: bool) -> int:
     """Print one line that says what is wrong and one that says what to type, and return the exit status."""
     line = " ".join(message.split())
     with contextlib.suppress(OSError, AttributeError):  # stderr may be full, or closed; the status still says it
-        print(f"xstage: {line}" + (f"\n  try: {' '.join(hint.split())}" if hint else ""), file=sys.stderr, flush=True)
+        text = f"xstage: {line}" + (f"\n  try: {' '.join(hint.split())}" if hint else "")
+        print(wrapped(text, columns_of(sys.stderr)), file=sys.stderr, flush=True)
     if as_json:
         from xstage_bench.io.json_file import encode_json
 
@@ -129,12 +137,10 @@ def counted(number: int, what: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Align columns: text to the left, numbers to the right, null as a dash."""
+    """Align columns: text to the left, numbers to the right, null as a dash; no wider than the reader's terminal."""
     cells = [[_cell(value) for value in row] for row in rows]
     right = [all(_numeric(row[i]) for row in cells) and bool(cells) for i in range(len(head))]
-    width = [max(len(line[i]) for line in [list(head), *cells]) for i in range(len(head))]
-    lines = [[c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, width, right, strict=True)] for line in [list(head), *cells]]
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    return laid(head, cells, right, columns_of(sys.stdout))
 
 
 def findings_text(findings: Sequence[Finding]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xstage_bench.cli.fitted_text import columns_of, wrapped
 from xstage_bench.cli.options import FILE, MODEL, common
 from xstage_bench.cli.output import STDOUT, Output, check_file, counted, model_gate, table
 from xstage_bench.cli.progress import at_work
@@ -183,7 +185,7 @@ def _predict_bursts(
                     file.write(b",\n" if done else b"\n")
                     file.writelines(_burst_json(schedule, predicted))
                 elif done < SCHEDULES_SHOWN:
-                    file.write((b"\n\n" if done else b"") + _burst_text(schedule, predicted).encode())
+                    file.write((b"\n\n" if done else b"") + wrapped(_burst_text(schedule, predicted), columns_of(sys.stdout)).encode())
                 done += 1
             kept += found if keep else []
         if out.json:

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.fit import numbers
 from xstage_bench.cli.options import FILE, common, measuring, run_options, seconds
-from xstage_bench.cli.output import Output, findings_text, table
+from xstage_bench.cli.output import Output, table
 from xstage_bench.cli.progress import progress_bar
 from xstage_bench.cli.run import count_text, pair_status, run_document, run_folder, stopped
-from xstage_bench.cli.validate import scores
 from xstage_bench.errors import GATE, UsageError
 
 if TYPE_CHECKING:
@@ -69,8 +67,13 @@ def _one(out: Output, options: Options, folder: Path, resume: bool) -> Profiled:
             if finding.status != "ok":
                 out.note(f"{finding.status}: {finding.check}: {finding.detail}")
     try:
-        with progress_bar() as progress:
-            return profile(options, folder, ["xstage", *sys.argv[1:]], resume=resume, progress=progress, say=out.note)
+        with progress_bar() as (progress, stage):
+
+            def say(text: str) -> None:
+                out.note(text)
+                stage(text)
+
+            return profile(options, folder, ["xstage", *sys.argv[1:]], resume=resume, progress=progress, say=say)
     except KeyboardInterrupt:
         stopped(out, folder)
         raise
@@ -125,14 +128,9 @@ def _document(done: Profiled) -> dict[str, Any]:
 
 
 def _text(done: Profiled) -> str:
-    from xstage_bench.model.headline import headline_rows
+    from xstage_bench.cli.verdict_text import verdict_text
 
     lines = [count_text(done.run)]
     if done.model is not None:
-        lines += ["", numbers(headline_rows(done.model))]
-    if done.validation is not None:
-        lines += ["", scores(done.validation)]
-    if done.findings:
-        lines += ["", findings_text(done.findings)]
-    lines += ["", *(f"{name}: {path}" for name, path in done.files.items())]
-    return "\n".join(lines)
+        lines += [verdict_text(done.model, done.validation)]
+    return "\n".join([*lines, *(f"{name}: {done.files[name]}" for name in done.files if name == "report")])

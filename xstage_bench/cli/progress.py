@@ -1,4 +1,4 @@
-"""The progress of a measurement, on stderr: a bar on a terminal, elsewhere a line now and then, so that no log is silent for minutes."""
+"""The progress of a measurement, on stderr: a bar on a terminal, elsewhere a line every ten seconds, so that no log is silent."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from xstage_bench.cli.fitted_text import columns_of, wrapped
+
 if TYPE_CHECKING:
     from xstage_bench.measure.rounds import Progress
 
-_LINE_EVERY_S = 30.0
+_LINE_EVERY_S = 10.0
 _QUIET_S = 2.0
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[Progress], None]]:
-    """Yield what a measurement reports to."""
+def progress_bar() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
+    """Yield what a measurement reports to, and what is told when another stage begins."""
     if not sys.stderr.isatty():
-        yield _lines()
+        doing = ["opening"]
+        with _heartbeat(lambda: doing[0], _LINE_EVERY_S):
+
+            def line(now: Progress) -> None:
+                doing[0] = f"{_where(now)}: {now.done}{f' of {now.total}' if now.total else ''} executions"
+
+            yield line, lambda stage: doing.__setitem__(0, stage)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -33,20 +41,26 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
         def report(now: Progress) -> None:
             bar.update(task, description=_where(now), completed=now.done, total=now.total)
 
-        yield report
+        yield report, lambda stage: bar.update(task, description=stage)
 
 
 @contextmanager
 def at_work(what: str) -> Iterator[None]:
     """Say on stderr what a verb is at once it has been silent for two seconds, and for how long now and then."""
+    with _heartbeat(lambda: what, _QUIET_S):
+        yield
+
+
+@contextmanager
+def _heartbeat(doing: Callable[[], str], quiet_s: float) -> Iterator[None]:
     done = threading.Event()
     begin = time.monotonic()
 
     def say() -> None:
-        pause = _QUIET_S
+        pause = quiet_s
         while not done.wait(pause):
-            took = "" if pause == _QUIET_S else f", {time.monotonic() - begin:.0f} s so far"
-            print(f"{what}{took} ...", file=sys.stderr, flush=True)
+            text = f"{doing()}, {time.monotonic() - begin:.0f} s so far ..."
+            print(wrapped(text, columns_of(sys.stderr)), file=sys.stderr, flush=True)
             pause = _LINE_EVERY_S
 
     threading.Thread(target=say, daemon=True).start()
@@ -54,18 +68,6 @@ def at_work(what: str) -> Iterator[None]:
         yield
     finally:
         done.set()
-
-
-def _lines() -> Callable[[Progress], None]:
-    last = time.monotonic()
-
-    def report(now: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _LINE_EVERY_S:
-            last = time.monotonic()
-            print(f"{_where(now)}: {now.done}{f' of {now.total}' if now.total else ''} executions", file=sys.stderr, flush=True)
-
-    return report
 
 
 def _where(now: Progress) -> str:

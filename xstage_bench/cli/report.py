@@ -8,6 +8,7 @@ import click
 
 from xstage_bench.cli.options import FILE, common
 from xstage_bench.cli.output import STDOUT, Output, check_file
+from xstage_bench.cli.progress import at_work
 
 
 @click.command("report", short_help="Draw figures, write one HTML page.")
@@ -30,18 +31,21 @@ def command(out: Output, run: Path, model_path: Path | None, path: Path | None) 
         return _survey(out, run, path)
     loaded = load_run(run)
     out.note_incomplete(loaded)
-    model = find_model(loaded.folder if model_path is None else model_path)
+    with at_work(f"reading the model of {run}"):  # fits where there is none
+        model = find_model(loaded.folder if model_path is None else model_path)
     validation = find_validation(loaded)
     check_tables(loaded)
     require_fitted(loaded, model)
     files: dict[str, Path] = {}
     if path is None:
-        files = write_report_files(loaded, model, validation)
+        with at_work(f"drawing the figures of {run}"):
+            files = write_report_files(loaded, model, validation)
     elif path == STDOUT:
         out.raw(render_report(loaded, model, validation).encode(errors="backslashreplace"))
         return 0
     else:
-        write_report(loaded, model, validation, path)
+        with at_work(f"drawing the figures of {run}"):
+            write_report(loaded, model, validation, path)
         files = {"report": path}
     document = {"run": str(loaded.folder), "simulated": loaded.manifest.simulated, "files": {k: str(v) for k, v in files.items()}}
     out.result(document, "\n".join(str(file) for file in files.values()))

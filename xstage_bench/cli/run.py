@@ -54,7 +54,7 @@ def command(
     folder = run_folder(folder, resume)
     out.note(f"measuring into {folder}")
     try:
-        with progress_bar() as progress:
+        with progress_bar() as (progress, _):
             run = record_run(options, folder, ["xstage", *sys.argv[1:]], resume=resume, progress=progress)
     except KeyboardInterrupt:
         stopped(out, folder)
@@ -124,7 +124,7 @@ def _replay(
     out.note_backend(choice)
     folder = run_folder(folder, False)
     out.note(f"replaying {counted(len(schedules), 'schedule')} into {folder}")
-    with progress_bar() as progress:
+    with progress_bar() as (progress, _):
         document = record_replay(
             choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions, processes=processes,
             seed=seed or 0, model=loaded, progress=progress,
@@ -158,7 +158,10 @@ def run_folder(folder: Path | None, resume: bool) -> Path:
         raise UsageError("a run is a folder and cannot be written to stdout", "--out DIR; xstage export DIR --out - prints its samples")
     if resume and folder is None:
         raise UsageError("--resume does not say which run", "--resume --out DIR")
-    return folder if resume and folder is not None else new_run_folder(folder)
+    chosen = folder if resume and folder is not None else new_run_folder(folder)
+    if (ctx := click.get_current_context(silent=True)) is not None:
+        ctx.params["folder"] = chosen  # what comes next is said of it
+    return chosen
 
 
 def stopped(out: Output, folder: Path) -> None:

@@ -26,7 +26,7 @@ def measuring_into(out: Output, path: Path | None) -> Iterator[dict[str, Any]]:
             write_json(path, document)
             out.note(f"interrupted; what was measured is kept in {path}, marked as not complete")
 
-    with progress_bar() as progress:
+    with progress_bar() as (progress, _):
         yield {"argv": ["xstage", *sys.argv[1:]], "progress": progress, "keep": keep}
 
 
