@@ -26,7 +26,7 @@ def blocks(page: str, language: str) -> list[str]:
 def run(command: str, folder: Path) -> str:
     verb, *words = shlex.split(command)
     assert verb == "xstage"
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("XSTAGE", "CUDA"))} | {"PYTHONPATH": str(ROOT)}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("XSTAGE", "CUDA", "COLUMNS"))} | {"PYTHONPATH": str(ROOT)}
     line = [sys.executable, "-m", "xstage_bench", *words]
     done = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, (command, done.stderr)

@@ -27,6 +27,7 @@ CALLS = {
     "validate": "validate run --out v.json", "predict": "predict run bursts.json", "check": "check run -v", "compare": "compare run run",
     "advise": "advise run --bytes 16384 --tile-ns 4500 --tiles 2", "report": "report run --out r.html", "fleet": "fleet .",
     "export": "export run --format csv --out x.csv", "nodes": "nodes",
+    "diagnose": "diagnose run --local-us 210 --remote-us 290 --bytes 33554432 --tiles 1024 --sms 132",
     "measure": "measure scenes --pattern incast --destination 1 --backend sim --quick", "help": "--help",
 }  # fmt: skip
 #: What takes seconds is called once, in the fewest columns.

@@ -26,6 +26,7 @@ FOLLOWING: dict[str, tuple[str, ...]] = {
     "export": ("xstage predict {where} SCHEDULE",),
     "compare": ("xstage explain verdict", "xstage check RUN"),
     "nodes": ("xstage predict {name} SCHEDULE",),
+    "diagnose": ("xstage explain drain",),
     "import": ("xstage predict MODEL SCHEDULE",),
     "explain": ("xstage profile",),
     "fleet": ("xstage report RUN", "xstage check RUN"),
