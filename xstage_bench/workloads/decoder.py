@@ -171,7 +171,8 @@ def decoder_of(config: Mapping[str, Any], name: str, where: str) -> Decoder:
         raise DataError(what, "num_attention_heads is a multiple of num_key_value_heads")
     moe = _experts(text, family, name, hidden, layers)
     windowed = _windowed(text, family, layers)
-    vision = config.get("vision_config") and _Fields(config["vision_config"], f"{where}, vision_config")
+    seen = _Fields(config.get("vision_config") or {}, f"{where}, vision_config")
+    tower = {f: seen.whole(f) for f in ("depth", "hidden_size", "intermediate_size", "patch_size", "spatial_merge_size") if seen.raw}
     return Decoder(
         name=name,
         hidden=hidden,
@@ -188,7 +189,7 @@ def decoder_of(config: Mapping[str, Any], name: str, where: str) -> Decoder:
         indexer=_indexer(text, family),
         window=text.whole("sliding_window") if windowed else 0,
         windowed=windowed,
-        vision=vision and {f: vision.whole(f) for f in ("depth", "hidden_size", "intermediate_size", "patch_size", "spatial_merge_size")},
+        vision=tower or None,
     )
 
 

@@ -14,9 +14,10 @@ import math
 import numpy as np
 
 from xstage_bench.errors import UsageError
-from xstage_bench.workloads.gemm import IntArray, gemm_tile_ns, tile_rows, tile_tasks
-from xstage_bench.workloads.keye_plan import Pass, configuration
+from xstage_bench.workloads.gemm import gemm_tile_ns, rows_of_others, tile_rows, tile_tasks
+from xstage_bench.workloads.keye_plan import Pass
 from xstage_bench.workloads.moe import moe_tasks
+from xstage_bench.workloads.once import teacher, vision
 from xstage_bench.workloads.phases import Phase
 from xstage_bench.workloads.rates import ELEMENT_BYTES
 from xstage_bench.workloads.shapes import TILE
@@ -36,9 +37,9 @@ def keye_phases(plan: Pass, feedback: str = "logits") -> list[Phase]:
     if feedback not in FEEDBACKS:
         raise UsageError(f"unknown feedback '{feedback}'", f"use one of: {', '.join(FEEDBACKS)}")
     attention = [_qkv(plan), *_select(plan), *_expand(plan), _attention(plan), *_output(plan)]
-    phases = [*_vision(plan), *attention, *_dense(plan), *_experts(plan)]
+    phases = [*vision(plan), *attention, *_dense(plan), *_experts(plan)]
     if plan.mode == "distill":
-        phases.append(_feedback(plan, feedback))
+        phases.append(teacher(plan, feedback))
     return phases
 
 
@@ -73,14 +74,14 @@ def _qkv(plan: Pass) -> Phase:
         local += down
     rows, columns = tile_rows(plan.tokens), inner.size
     unit_ns = np.array([gemm_tile_ns(plan.machine, k, plan.dtype, _reading(plan), rows.size * columns) for k in inner.tolist()])
-    tile_ns = unit_ns * width / TILE
+    tile_ns = (unit_ns * width / TILE).astype(np.float64)
     if sp == 1:
         turns = math.ceil(rows.size * columns / plan.machine.sms)
         return Phase("qkv", _repeats(plan), compute_ns=turns * float(tile_ns.mean()))
     owner = np.concatenate([np.arange(queries) * sp // queries, np.tile(np.arange(pairs) * sp // max(pairs, 1), 2)])
     copies = np.repeat([1, max(1, plan.layout.heads_ways // c.kv_heads)], [queries, 2 * pairs])
     head = rows[:, None] * float(c.head_dim * ELEMENT_BYTES["bf16"])
-    keys = rows[:, None] * np.array(shared, dtype=float) * ELEMENT_BYTES["bf16"]
+    keys = rows[:, None] * np.array(shared, dtype=np.float64) * ELEMENT_BYTES["bf16"]
     kept = np.zeros((rows.size, local))
     # In the order of the columns: heads, the indexer's key head and its queries, the latent row and the way to the queries' own.
     first = 1 if c.indexer else 0
@@ -89,7 +90,7 @@ def _qkv(plan: Pass) -> Phase:
     parts += [(kept[:, :stays],) * 2, (keys[:, first:] * sp, keys[:, first:] * (sp - 1)), (kept[:, stays:],) * 2]
     stored, away = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
     times = np.tile(tile_ns, rows.size)
-    tasks = tile_tasks(plan.machine, times, stored.ravel(), away.ravel(), phase="qkv", name=_name(plan, "qkv"))
+    tasks = tile_tasks(plan.machine, times, stored.ravel(), away.ravel(), phase="qkv", name=plan.name("qkv"))
     note = "each head's columns go to its owner, the latent row to all" if c.latent else "each head's columns go to its owner"
     return Phase("qkv", _repeats(plan), tasks, note=note + (", the indexer's keys to all" if c.indexer else ""))
 
@@ -107,12 +108,12 @@ def _select(plan: Pass) -> list[Phase]:
         each_ns = plan.tokens * token_ns / plan.machine.sms
         return [Phase("select", _repeats(plan), compute_ns=each_ns, note="indexer over all earlier tokens")]
     group = 1 if decoding else 16
-    rows = tile_rows(plan.tokens, group)
+    rows = tile_rows(plan.tokens, group).astype(np.float64)
     if decoding:  # a token's keys are shared out over all SMs, so that none is idle
         token_ns *= plan.tokens / (plan.machine.sms * math.ceil(plan.tokens / plan.machine.sms))
     entry = min(s.selected * 4, math.ceil(plan.context / 8))  # indices of 4 bytes, or one bit per token where that is less
     tasks = tile_tasks(
-        plan.machine, rows * token_ns, rows * entry * float(sp), rows * entry * (sp - 1.0), phase="select", name=_name(plan, "select")
+        plan.machine, rows * token_ns, rows * entry * float(sp), rows * entry * (sp - 1.0), phase="select", name=plan.name("select")
     )
     return [Phase("select", _repeats(plan), tasks, note="selections as indices of 4 B or one bit per token, whichever is less")]
 
@@ -143,13 +144,15 @@ def _attention(plan: Pass) -> Phase:
     pairs = max(1, kv_heads // plan.layout.heads_ways)
     group = 1 if plan.mode == "decode" else max(1, TILE // per_pair)
     tile_ns, note = _attention_tile_ns(plan, group, per_pair * share)
-    rows = np.tile(tile_rows(plan.tokens * sp, group), pairs)  # every rank has all tokens of the chunk, for its share of the heads
+    rows = np.tile(tile_rows(plan.tokens * sp, group), pairs).astype(
+        np.float64
+    )  # every rank has all tokens of the chunk, for its share of the heads
     if sp == 1:
         return Phase("attention", _repeats(plan), compute_ns=rows.size / plan.machine.sms * tile_ns, note=note)
-    width = per_pair * share * c.value_dim * ELEMENT_BYTES["bf16"]
-    away = np.tile(_rows_of_others(plan.tokens * sp, plan.tokens, group), pairs)
+    width: float = per_pair * share * c.value_dim * ELEMENT_BYTES["bf16"]
+    away = np.tile(rows_of_others(plan.tokens * sp, plan.tokens, group), pairs).astype(np.float64)
     tasks = tile_tasks(
-        plan.machine, np.full(rows.size, tile_ns), rows * width, away * width, phase="attention", name=_name(plan, "attention")
+        plan.machine, np.full(rows.size, tile_ns), rows * width, away * width, phase="attention", name=plan.name("attention")
     )
     return Phase("attention", _repeats(plan), tasks, note=note)
 
@@ -200,8 +203,8 @@ def _row_parallel(plan: Pass, name: str, inner: int, repeats: int, *, per_layer:
         each_ns = math.ceil(rows.size * columns / plan.machine.sms) * tile_ns
         return [*phases, Phase(name, repeats, compute_ns=each_ns, per_layer=per_layer)]
     width = float(TILE * ELEMENT_BYTES["bf16"])
-    stored, away = (np.repeat(x * width, columns) for x in (rows, _rows_of_others(tokens, plan.tokens)))
-    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored, away, phase=name, name=_name(plan, name))
+    stored, away = (np.repeat(x * width, columns) for x in (rows, rows_of_others(tokens, plan.tokens)))
+    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored, away, phase=name, name=plan.name(name))
     return [*phases, Phase(name, repeats, tasks, per_layer=per_layer, note="partial sums to the owners of the tokens")]
 
 
@@ -235,7 +238,7 @@ def _experts(plan: Pass) -> list[Phase]:
         dtype=plan.dtype,
         order="wave",
         read_gb_per_s=_reading(plan),
-        name=_name(plan, "experts"),
+        name=plan.name("experts"),
         machine=plan.machine,
     )
     if ep == 1:
@@ -248,58 +251,6 @@ def _experts(plan: Pass) -> list[Phase]:
         Phase("dispatch", repeats, pull_bytes=pulled, note="pulled: one row for each token and rank that has an expert of it"),
         Phase("experts", repeats, tasks, note="Expert-Wave order, each block's Linear-2 waits for its Linear-1"),
     ]
-
-
-def _vision(plan: Pass) -> list[Phase]:
-    """The tower works on whole pictures, one rank each; its tokens then go to the ranks that have them in the sequence."""
-    v, c = plan.model.vision, plan.model
-    if v is None or plan.mode == "decode":
-        return []
-    ways, serving = plan.layout.heads_ways, configuration()["serving"]
-    tokens = max(1, math.ceil(plan.context * serving["visual_share"] / ways))  # pictures are dealt evenly over the ranks of a sequence
-    patches = tokens * v["spatial_merge_size"] ** 2
-    per_patch = 2 * (4 * v["hidden_size"] ** 2 + 2 * v["hidden_size"] * v["intermediate_size"])
-    per_patch += 4 * min(serving["image_patches"], patches) * v["hidden_size"]
-    tower_ns = patches * v["depth"] * per_patch / (plan.machine.flops_per_sm("bf16") * plan.machine.sms) * 1e9
-    inner = v["hidden_size"] * v["spatial_merge_size"] ** 2
-    rows, columns = tile_rows(tokens), math.ceil(c.hidden / TILE)
-    first_ns = math.ceil(rows.size * math.ceil(inner / TILE) / plan.machine.sms) * gemm_tile_ns(plan.machine, inner, "bf16")
-    tower = Phase("vision", 1, compute_ns=tower_ns + first_ns, per_layer=False, note=f"{v['depth']} layers and the projector's first, bf16")
-    tile_ns = gemm_tile_ns(plan.machine, inner, "bf16")
-    if ways == 1:
-        return [tower, Phase("reshard", 1, compute_ns=math.ceil(rows.size * columns / plan.machine.sms) * tile_ns, per_layer=False)]
-    width = float(TILE * ELEMENT_BYTES["bf16"])
-    stored, away = (np.repeat(x * width, columns) for x in (rows, _rows_of_others(tokens, math.ceil(tokens / ways))))
-    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored, away, phase="reshard", name=_name(plan, "reshard"))
-    return [
-        tower,
-        Phase("reshard", 1, tasks, per_layer=False, note="from whole pictures to the ranks of the sequence, in the projector's epilogue"),
-    ]
-
-
-def _feedback(plan: Pass, feedback: str) -> Phase:
-    """The head of a teacher: every token's logits, or its best entries, go to the student's rank."""
-    c, k = plan.model, configuration()["serving"]["feedback_top_k"]
-    rows, columns = tile_rows(plan.tokens), math.ceil(c.vocabulary / TILE)
-    tile_ns = gemm_tile_ns(plan.machine, c.hidden, plan.dtype)
-    rows = rows[: min(rows.size, 4)]  # one schedule is 512 tokens, which are alike: more would only make it long
-    size = np.repeat(rows[:, None] * float(TILE * ELEMENT_BYTES["bf16"]), columns, axis=1)
-    if feedback == "top_k":  # known when a token's last tile is: an index of 4 bytes and a value of 2 each
-        size[:, :-1] = 0.0
-        size[:, -1] = rows * k * 6
-    tasks = tile_tasks(plan.machine, np.full(size.size, tile_ns), size.ravel(), size.ravel(), phase="feedback", name=_name(plan, feedback))
-    repeats = math.ceil(plan.tokens / (rows.size * TILE)) * plan.chunks
-    return Phase("feedback", repeats, tasks, per_layer=False, note=f"{feedback} of every token to the student")
-
-
-def _rows_of_others(tokens: int, own: int, group: int = TILE) -> IntArray:
-    """Rows of each block of `group` tokens that are not among the first `own`, which stay here."""
-    return tile_rows(tokens, group) - np.clip(own - np.arange(0, tokens, group), 0, tile_rows(tokens, group))
-
-
-def _name(plan: Pass, phase: str) -> str:
-    where = f"ep{plan.layout.ep}-sp{plan.layout.sp}-tp{plan.layout.tp}"
-    return f"{plan.model.name}-{phase}-{plan.mode}-{plan.context}-{plan.dtype}-{where}"
 
 
 def _mean_earlier(plan: Pass) -> float:

@@ -64,6 +64,11 @@ class Pass:
     machine: Machine
     model: Decoder
 
+    def name(self, phase: str) -> str:
+        """Return the name of a phase's schedule."""
+        where = f"ep{self.layout.ep}-sp{self.layout.sp}-tp{self.layout.tp}"
+        return f"{self.model.name}-{phase}-{self.mode}-{self.context}-{self.dtype}-{where}"
+
 
 def plan_pass(
     mode: Mode,
