@@ -26,7 +26,7 @@ def workload_options(verb: Verb) -> Verb:
         click.option("--sp", type=_RANKS, metavar="N", help="Ranks that share a sequence; default 1."),
         click.option("--tp", type=_RANKS, metavar="N", help="Ranks that share heads and weights of the attention; default 1."),
         click.option("--context", type=_RANKS, metavar="TOKENS", help="Tokens of a sequence; default 131072."),
-        click.option("--mode", type=click.Choice(["prefill", "decode", "distill"]), help="Default: prefill."),
+        click.option("--mode", type=click.Choice(["prefill", "decode", "distill", "weights"]), help="Default: prefill."),
         click.option("--dtype", type=click.Choice(["bf16", "fp8"]), help="Default: bf16."),
         click.option("--tokens-per-rank", type=_RANKS, metavar="N", help="Of a chunk, or sequences decoded at a time."),
         click.option("--feedback", type=click.Choice(["logits", "top_k"]), help="Of the teachers in distill; default: logits."),

@@ -43,7 +43,7 @@ def workload_phases(
         A model by its configuration (`decoder.load_decoder`), or a name.
         ``keye-vl-2`` is the whole model; other names of moe.toml one layer's dispatch and experts, names of attention.toml one attention.
     layout : PhaseLayout
-    mode : {'prefill', 'decode', 'distill'}
+    mode : {'prefill', 'decode', 'distill', 'weights'}
         Of a whole model.
     context : int
         Tokens of a sequence, of a whole model.

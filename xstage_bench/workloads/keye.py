@@ -17,7 +17,7 @@ from xstage_bench.errors import UsageError
 from xstage_bench.workloads.gemm import gemm_tile_ns, rows_of_others, tile_rows, tile_tasks
 from xstage_bench.workloads.keye_plan import Pass
 from xstage_bench.workloads.moe import moe_tasks
-from xstage_bench.workloads.once import teacher, vision
+from xstage_bench.workloads.once import teacher, vision, weights
 from xstage_bench.workloads.phases import Phase
 from xstage_bench.workloads.rates import ELEMENT_BYTES
 from xstage_bench.workloads.shapes import TILE
@@ -36,6 +36,8 @@ def keye_phases(plan: Pass, feedback: str = "logits") -> list[Phase]:
     """
     if feedback not in FEEDBACKS:
         raise UsageError(f"unknown feedback '{feedback}'", f"use one of: {', '.join(FEEDBACKS)}")
+    if plan.mode == "weights":
+        return [weights(plan)]
     attention = [_qkv(plan), *_select(plan), *_expand(plan), _attention(plan), *_output(plan)]
     phases = [*vision(plan), *attention, *_dense(plan), *_experts(plan)]
     if plan.mode == "distill":

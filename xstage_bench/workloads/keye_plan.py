@@ -38,8 +38,9 @@ class Pass:
 
     Parameters
     ----------
-    mode : {'prefill', 'decode', 'distill'}
+    mode : {'prefill', 'decode', 'distill', 'weights'}
         distill: a prefill of the teacher, which also sends its token-level feedback to the student's rank.
+        weights: no pass, but a trainer's weights to the samplers that make passes.
     layout : PhaseLayout
     context : int
         Tokens of a sequence.
@@ -84,7 +85,7 @@ def plan_pass(
 
     Parameters
     ----------
-    mode : {'prefill', 'decode', 'distill'}
+    mode : {'prefill', 'decode', 'distill', 'weights'}
     layout : PhaseLayout
     context : int
         At most the model's positions.

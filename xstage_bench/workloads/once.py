@@ -1,4 +1,4 @@
-"""What is done once in a pass: the vision tower with the re-sharding of its tokens, and the teachers' feedback."""
+"""What is done once in a pass: the vision tower with the re-sharding of its tokens, the teachers' feedback, and weights to samplers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from xstage_bench.workloads.keye_plan import Pass, configuration
 from xstage_bench.workloads.phases import Phase
 from xstage_bench.workloads.rates import ELEMENT_BYTES
 from xstage_bench.workloads.shapes import TILE
+
+#: Bytes that one task of a transfer of weights stores to each owner, and most tasks of one schedule: the rest is more of the same.
+PIECE_BYTES, PIECES = 32768, 4096
 
 
 def vision(plan: Pass) -> list[Phase]:
@@ -53,3 +56,35 @@ def teacher(plan: Pass, feedback: str) -> Phase:
     tasks = tile_tasks(plan.machine, np.full(size.size, tile_ns), size.ravel(), size.ravel(), phase="feedback", name=plan.name(feedback))
     repeats = math.ceil(plan.tokens / (rows.size * TILE)) * plan.chunks
     return Phase("feedback", repeats, tasks, per_layer=False, note=f"{feedback} of every token to the student")
+
+
+def weights(plan: Pass) -> Phase:
+    """Weights from a trainer's rank to the samplers that have this layout.
+
+    The trainer has an even share of every tensor, as FSDP shards it. An expert goes to the one rank of EP that has it, all others to
+    each group of TP, which shares them: a piece is read once and stored to every owner. The trainer's rank is one of the owners.
+    """
+    c, world, tp = plan.model, plan.layout.world, plan.layout.tp
+    routed = 3 * c.hidden * c.moe.inter * c.moe.experts * c.moe.layers if c.moe else 0
+    element = ELEMENT_BYTES[plan.dtype]
+    # A piece of an expert has one owner of each of the world / EP copies of the experts; any other one of each of the world / TP copies.
+    parts = [(routed * element / world, world // plan.layout.ep), ((c.parameters - routed) * element / world, world // tp)]
+    pieces = [math.ceil(size / PIECE_BYTES) for size, _ in parts]
+    shown = [n if sum(pieces) <= PIECES else round(n / sum(pieces) * PIECES) for n in pieces]
+    copies = np.repeat([float(owners) for _, owners in parts], shown)
+    read_ns = PIECE_BYTES / (plan.machine.gb_per_s("hbm") / plan.machine.sms)
+    repeats = math.ceil(sum(pieces) / max(1, copies.size))
+    note = "even shards of a trainer to the owners in this layout; one of world pieces stays"
+    if world == 1:
+        return Phase("weights", repeats, compute_ns=copies.size / plan.machine.sms * read_ns, per_layer=False, note=note)
+    stored = copies * PIECE_BYTES
+    tasks = tile_tasks(
+        plan.machine,
+        np.full(copies.size, read_ns),
+        stored,
+        stored * (1 - 1 / world),
+        phase="weights",
+        both_ways=False,
+        name=plan.name("weights"),
+    )
+    return Phase("weights", repeats, tasks, per_layer=False, note=note)

@@ -47,7 +47,7 @@ def predict_workload(
     replicate_kv : bool
         Allow more ranks than key-value heads.
     context : int
-    mode : {'prefill', 'decode', 'distill'}
+    mode : {'prefill', 'decode', 'distill', 'weights'}
     dtype : {'bf16', 'fp8'}
     tokens_per_rank : int, optional
     feedback : {'logits', 'top_k'}
