@@ -109,6 +109,7 @@ GONE = object()
         ("Qwen3-30B-A3B", "num_experts_per_tok", 129, "of 128 experts"),
         ("Qwen3-30B-A3B", "mlp_only_layers", 3, "'mlp_only_layers' is 3"),
         ("DeepSeek-V3", "kv_lora_rank", GONE, "'kv_lora_rank' is missing"),
+        ("Kimi-K2", "kv_lora_rank", GONE, "'kv_lora_rank' is missing"),
         ("DeepSeek-V3.2-Exp", "index_topk", GONE, "'index_topk' is missing"),
         ("gpt-oss-120b", "layer_types", ["linear_attention"], "'linear_attention'"),
     ],

@@ -160,7 +160,7 @@ def decoder_of(config: Mapping[str, Any], name: str, where: str) -> Decoder:
         raise DataError(f"{where}: {what}", f"known: {', '.join(FAMILIES)}; write the one whose layers are the same")
     hidden, layers, heads = text.whole("hidden_size"), text.whole("num_hidden_layers"), text.whole("num_attention_heads")
     latent, head_dim = None, text.whole("head_dim", hidden // heads)
-    if text.raw.get("kv_lora_rank") is not None or family.startswith("deepseek"):
+    if text.raw.get("kv_lora_rank") is not None or family.startswith(("deepseek", "kimi", "glm_moe_dsa")):
         q_rank = None if text.raw.get("q_lora_rank") is None else text.whole("q_lora_rank")
         sizes = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
         latent = Latent(q_rank, *(text.whole(field) for field in sizes))
