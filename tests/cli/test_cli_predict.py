@@ -68,6 +68,20 @@ def test_every_phase_of_a_workload_in_words_and_as_json(xstage: Callable[..., An
     assert document["advised_pass_ns"] <= document["pass_ns"]
 
 
+def test_a_model_by_its_own_config(xstage: Callable[..., Any], tmp_path: Path) -> None:
+    file, cards = tmp_path / "config.json", Path(__file__).parents[1] / "workloads" / "configs.json"
+    config = json.loads(cards.read_text())["Qwen3-30B-A3B"]["config"] | {"num_hidden_layers": 2}
+    file.write_text(json.dumps({"architectures": ["any"], "text_config": config}))
+    words = ("predict", MODEL, "--config", file, "--ep", "8", "--sp", "4", "--context", "1024")
+    document = xstage(*words, "--json").document()
+    assert document["workload"] == tmp_path.name
+    assert document["notes"][0].endswith("2 layers, 2 with top 8 of 128 experts")
+    assert document["layer_ns"] > 0
+    xstage(*words, "--workload", "keye-vl-2").refused(2, "give a schedule file")
+    file.write_text(json.dumps(config | {"model_type": "jamba"}))
+    xstage(*words).refused(1, "'jamba' is not known")
+
+
 def test_a_task_that_cannot_be_is_named(xstage: Callable[..., Any], tasks: Path) -> None:
     tasks.write_text(CSV.replace("1,9000,0,,0,", "1,9000,0,,,").replace("0,9000,0,,0,", "0,9000,0,,,"))
     xstage("predict", MODEL, tasks).refused(1, "line 3: task 1 (producer 0, its task 1) waits for event 0, which no task signals")

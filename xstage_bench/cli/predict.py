@@ -56,7 +56,8 @@ def command(
     with one row for each burst, or of tasks with compute and dependencies (docs/measure.md). xstage explain says
     what each column means.
 
-    Or every phase of a real model under a parallel layout, with its stores as they are and as advised: --workload keye-vl-2 --ep 8 --sp 4.
+    Or every phase of a real model under a parallel layout, with its stores as they are and as advised: --workload keye-vl-2 --ep 8 --sp 4,
+    or of a model that you have the config.json of: --config config.json --ep 8 --sp 4.
     """
     from xstage_bench.model.run_fit import find_model, is_simulated
 

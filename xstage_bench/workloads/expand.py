@@ -6,6 +6,7 @@ import difflib
 
 from xstage_bench.errors import UsageError
 from xstage_bench.workloads.attention import attention_tasks
+from xstage_bench.workloads.decoder import Decoder
 from xstage_bench.workloads.keye import keye_phases
 from xstage_bench.workloads.keye_plan import plan_pass
 from xstage_bench.workloads.moe import moe_tasks
@@ -24,7 +25,7 @@ def workloads() -> list[str]:
 
 
 def workload_phases(
-    workload: str,
+    workload: str | Decoder,
     layout: PhaseLayout,
     *,
     mode: Mode = "prefill",
@@ -38,10 +39,11 @@ def workload_phases(
 
     Parameters
     ----------
-    workload : str
+    workload : str or Decoder
+        A model by its configuration (`decoder.load_decoder`), or a name.
         ``keye-vl-2`` is the whole model; other names of moe.toml one layer's dispatch and experts, names of attention.toml one attention.
     layout : PhaseLayout
-    mode : {'prefill', 'decode', 'distill'}
+    mode : {'prefill', 'decode', 'distill', 'weights'}
         Of a whole model.
     context : int
         Tokens of a sequence, of a whole model.
@@ -58,8 +60,10 @@ def workload_phases(
     UsageError
         No such workload, or a layout that it cannot have.
     """
-    if workload in MODELS:
-        return keye_phases(plan_pass(mode, layout, context, dtype, tokens_per_rank, machine=machine), feedback)
+    model = workload if isinstance(workload, Decoder) else None
+    if model or workload in MODELS:
+        return keye_phases(plan_pass(mode, layout, context, dtype, tokens_per_rank, machine=machine, model=model), feedback)
+    assert isinstance(workload, str), workload
     if workload in moe_shapes():
         shape = moe_shapes()[workload]
         tokens = DEFAULT_TOKENS if tokens_per_rank is None else tokens_per_rank

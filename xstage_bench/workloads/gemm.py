@@ -19,6 +19,11 @@ def tile_rows(rows: int, group: int = TILE) -> IntArray:
     return np.minimum(group, rows - np.arange(0, rows, group))
 
 
+def rows_of_others(tokens: int, own: int, group: int = TILE) -> IntArray:
+    """Rows of each block of `group` tokens that are not among the first `own`, which stay here."""
+    return tile_rows(tokens, group) - np.clip(own - np.arange(0, tokens, group), 0, tile_rows(tokens, group))
+
+
 def gemm_tile_ns(machine: Machine, k: int, dtype: str, read_gb_per_s: float | None = None, tiles: int | None = None) -> float:
     """Time of one tile of 128 x 128 x k, ns.
 

@@ -1,8 +1,9 @@
-"""Keye-VL-2.0 as a whole: every phase of a forward pass on one rank of a node, from its configuration and a parallel layout.
+"""A decoder as a whole: every phase of a forward pass on one rank of a node, from its configuration and a parallel layout.
 
 Per layer: the projections of queries, keys and values, sent to the owners of the heads (Ulysses); the indexer, whose selections go the same
 way; the attention over the selected tokens, whose output returns to the owners of the tokens; the output projection, summed over TP; the
-dispatch (pulled); the experts, whose rows return. Once per pass: the vision tower and the re-sharding of its tokens; with distillation
+dispatch (pulled); the experts, whose rows return. With latent attention one row per token goes to all ranks instead of keys and values.
+Once per pass: the vision tower and the re-sharding of its tokens; with distillation
 the teachers' feedback. Only what differs between layouts is told apart; norms, router and embeddings are left out.
 """
 
@@ -13,12 +14,13 @@ import math
 import numpy as np
 
 from xstage_bench.errors import UsageError
-from xstage_bench.workloads.gemm import IntArray, gemm_tile_ns, tile_rows, tile_tasks
-from xstage_bench.workloads.keye_plan import Pass, configuration
+from xstage_bench.workloads.gemm import gemm_tile_ns, rows_of_others, tile_rows, tile_tasks
+from xstage_bench.workloads.keye_plan import Pass
 from xstage_bench.workloads.moe import moe_tasks
+from xstage_bench.workloads.once import teacher, vision, weights
 from xstage_bench.workloads.phases import Phase
 from xstage_bench.workloads.rates import ELEMENT_BYTES
-from xstage_bench.workloads.shapes import TILE, moe_shape
+from xstage_bench.workloads.shapes import TILE
 
 FEEDBACKS = ("logits", "top_k")
 
@@ -34,15 +36,17 @@ def keye_phases(plan: Pass, feedback: str = "logits") -> list[Phase]:
     """
     if feedback not in FEEDBACKS:
         raise UsageError(f"unknown feedback '{feedback}'", f"use one of: {', '.join(FEEDBACKS)}")
-    phases = [*_vision(plan), _qkv(plan), _select(plan), _attention(plan), *_output(plan), *_experts(plan)]
+    if plan.mode == "weights":
+        return [weights(plan)]
+    attention = [_qkv(plan), *_select(plan), *_expand(plan), _attention(plan), *_output(plan)]
+    phases = [*vision(plan), *attention, *_dense(plan), *_experts(plan)]
     if plan.mode == "distill":
-        phases.append(_feedback(plan, feedback))
+        phases.append(teacher(plan, feedback))
     return phases
 
 
 def _repeats(plan: Pass) -> int:
-    layers: int = configuration()["language"]["layers"]
-    return layers * plan.chunks
+    return plan.model.layers * plan.chunks
 
 
 def _reading(plan: Pass) -> float | None:
@@ -51,100 +55,184 @@ def _reading(plan: Pass) -> float | None:
 
 
 def _qkv(plan: Pass) -> Phase:
-    """One tile column is one head, so a tile goes as a whole to the ranks of that head; the indexer's one key head goes to all."""
-    c, sp = configuration()["language"], plan.layout.sp
-    queries, pairs = c["heads"] // plan.layout.tp, max(1, c["kv_heads"] // plan.layout.tp)  # of one TP rank's share
-    rows = tile_rows(plan.tokens)
-    columns = queries + 2 * pairs + math.ceil(_indexer_width() / TILE)
-    tile_ns = gemm_tile_ns(plan.machine, c["hidden"], plan.dtype, _reading(plan), rows.size * columns)
+    """One tile column is one head, so a tile goes as a whole to the ranks of that head; the indexer's one key head goes to all.
+
+    So does the row of latent attention, which all ranks make their keys and values of.
+    """
+    c, sp = plan.model, plan.layout.sp
+    queries = c.heads // plan.layout.tp  # of one TP rank's share
+    pairs = 0 if c.latent else max(1, c.kv_heads // plan.layout.tp)
+    shared = [c.indexer.key_heads * c.indexer.dim] if c.indexer else []  # elements that go to all ranks as they are
+    local = math.ceil(c.indexer_width / TILE) - len(shared)  # the indexer's queries stay here
+    inner = np.full(queries + 2 * pairs + len(shared) + local, c.hidden)
+    width = np.full(inner.size, TILE)
+    width[: queries + 2 * pairs] = c.head_dim
+    if m := c.latent:
+        shared.append(m.kv_rank + m.rope)
+        down = math.ceil((m.q_rank or 0) / TILE)
+        inner = np.concatenate([inner, np.full(1 + down, c.hidden)])
+        width = np.concatenate([width, [m.kv_rank + m.rope], np.full(down, TILE)])
+        inner[:queries] = m.q_rank or c.hidden
+        local += down
+    rows, columns = tile_rows(plan.tokens), inner.size
+    unit_ns = np.array([gemm_tile_ns(plan.machine, k, plan.dtype, _reading(plan), rows.size * columns) for k in inner.tolist()])
+    tile_ns = (unit_ns * width / TILE).astype(np.float64)
     if sp == 1:
-        return Phase("qkv", _repeats(plan), compute_ns=math.ceil(rows.size * columns / plan.machine.sms) * tile_ns)
-    owner = np.concatenate([np.arange(queries) * sp // queries, np.tile(np.arange(pairs) * sp // pairs, 2)])
-    copies = np.repeat([1, max(1, plan.layout.heads_ways // c["kv_heads"])], [queries, 2 * pairs])
-    head = rows[:, None] * float(c["head_dim"] * ELEMENT_BYTES["bf16"])
-    keys = rows[:, None] * float(configuration()["sparse_attention"]["indexer_dim"] * ELEMENT_BYTES["bf16"])
-    kept = np.zeros((rows.size, columns - owner.size - 1))  # the indexer's queries stay here
-    stored = np.concatenate([head * copies, keys * sp, kept], axis=1)
-    away = np.concatenate([head * (copies - (owner == 0)), keys * (sp - 1), kept], axis=1)
-    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored.ravel(), away.ravel(), phase="qkv", name=_name(plan, "qkv"))
-    return Phase("qkv", _repeats(plan), tasks, note="each head's columns go to its owner, the indexer's keys to all")
+        turns = math.ceil(rows.size * columns / plan.machine.sms)
+        return Phase("qkv", _repeats(plan), compute_ns=turns * float(tile_ns.mean()))
+    owner = np.concatenate([np.arange(queries) * sp // queries, np.tile(np.arange(pairs) * sp // max(pairs, 1), 2)])
+    copies = np.repeat([1, max(1, plan.layout.heads_ways // c.kv_heads)], [queries, 2 * pairs])
+    head = rows[:, None] * float(c.head_dim * ELEMENT_BYTES["bf16"])
+    keys = rows[:, None] * np.array(shared, dtype=np.float64) * ELEMENT_BYTES["bf16"]
+    kept = np.zeros((rows.size, local))
+    # In the order of the columns: heads, the indexer's key head and its queries, the latent row and the way to the queries' own.
+    first = 1 if c.indexer else 0
+    stays = math.ceil(c.indexer_width / TILE) - first
+    parts = [(head * copies, head * (copies - (owner == 0))), (keys[:, :first] * sp, keys[:, :first] * (sp - 1))]
+    parts += [(kept[:, :stays],) * 2, (keys[:, first:] * sp, keys[:, first:] * (sp - 1)), (kept[:, stays:],) * 2]
+    stored, away = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
+    times = np.tile(tile_ns, rows.size)
+    tasks = tile_tasks(plan.machine, times, stored.ravel(), away.ravel(), phase="qkv", name=plan.name("qkv"))
+    note = "each head's columns go to its owner, the latent row to all" if c.latent else "each head's columns go to its owner"
+    return Phase("qkv", _repeats(plan), tasks, note=note + (", the indexer's keys to all" if c.indexer else ""))
 
 
-def _select(plan: Pass) -> Phase:
+def _select(plan: Pass) -> list[Phase]:
     """The indexer scores every earlier token for each query, and the selections go to the ranks that have the heads."""
-    s, sp = configuration()["sparse_attention"], plan.layout.sp
+    s, sp = plan.model.indexer, plan.layout.sp
+    if s is None:
+        return []
     decoding = plan.mode == "decode"
-    flops = 2 * s["indexer_heads"] * s["indexer_dim"] * _mean_context(plan)
-    read = plan.context * s["indexer_dim"] * ELEMENT_BYTES["bf16"] / (plan.machine.gb_per_s("hbm") / plan.machine.sms) if decoding else 0.0
+    flops = 2 * s.heads * s.dim * _mean_earlier(plan)
+    read = plan.context * s.dim * ELEMENT_BYTES["bf16"] / (plan.machine.gb_per_s("hbm") / plan.machine.sms) if decoding else 0.0
     token_ns = max(flops / plan.machine.flops_per_sm(plan.dtype) * 1e9, read)
     if sp == 1:
-        return Phase("select", _repeats(plan), compute_ns=plan.tokens * token_ns / plan.machine.sms, note="indexer over all earlier tokens")
+        each_ns = plan.tokens * token_ns / plan.machine.sms
+        return [Phase("select", _repeats(plan), compute_ns=each_ns, note="indexer over all earlier tokens")]
     group = 1 if decoding else 16
-    rows = tile_rows(plan.tokens, group)
+    rows = tile_rows(plan.tokens, group).astype(np.float64)
     if decoding:  # a token's keys are shared out over all SMs, so that none is idle
         token_ns *= plan.tokens / (plan.machine.sms * math.ceil(plan.tokens / plan.machine.sms))
-    entry = min(s["selected"] * 4, math.ceil(plan.context / 8))  # indices of 4 bytes, or one bit per token where that is less
+    entry = min(s.selected * 4, math.ceil(plan.context / 8))  # indices of 4 bytes, or one bit per token where that is less
     tasks = tile_tasks(
-        plan.machine, rows * token_ns, rows * entry * float(sp), rows * entry * (sp - 1.0), phase="select", name=_name(plan, "select")
+        plan.machine, rows * token_ns, rows * entry * float(sp), rows * entry * (sp - 1.0), phase="select", name=plan.name("select")
     )
-    return Phase("select", _repeats(plan), tasks, note="selections as indices of 4 B or one bit per token, whichever is less")
+    return [Phase("select", _repeats(plan), tasks, note="selections as indices of 4 B or one bit per token, whichever is less")]
+
+
+def _absorbed(plan: Pass) -> bool:
+    """Whether latent attention works on the cached rows themselves, as one key-value head for all, instead of on keys made of them."""
+    s = plan.model.indexer
+    return plan.model.latent is not None and (plan.mode == "decode" or (s is not None and plan.context > s.selected))
+
+
+def _expand(plan: Pass) -> list[Phase]:
+    """Latent attention: of the heads of this rank, all tokens' keys and values; absorbed, the same weights on queries and output."""
+    if (m := plan.model.latent) is None:
+        return []
+    heads = plan.model.heads // plan.layout.heads_ways
+    tiles = tile_rows(plan.tokens * plan.layout.sp).size * math.ceil(heads * (m.nope + m.value) / TILE)
+    tile_ns = gemm_tile_ns(plan.machine, m.kv_rank, plan.dtype, _reading(plan), tiles)
+    how = "queries into the latent, the output out of it" if _absorbed(plan) else "keys and values out of the latent"
+    return [Phase("latent", _repeats(plan), compute_ns=math.ceil(tiles / plan.machine.sms) * tile_ns, note=how)]
 
 
 def _attention(plan: Pass) -> Phase:
-    """A tile is 16 tokens x the 8 query heads of one key-value head: 128 rows, which belong to one rank. Decoding: one token."""
-    c, sp = configuration()["language"], plan.layout.sp
-    per_pair = c["heads"] // c["kv_heads"]
-    group = 1 if plan.mode == "decode" else TILE // per_pair
-    pairs = max(1, c["kv_heads"] // plan.layout.heads_ways)
-    share = min(1.0, c["kv_heads"] / plan.layout.heads_ways)  # of a key-value head's queries, where it is copied
-    tile_ns, note = _attention_tile_ns(plan, group, share)
-    rows = np.tile(tile_rows(plan.tokens * sp, group), pairs)  # every rank has all tokens of the chunk, for its share of the heads
+    """A tile is 128 rows at most: the query heads of one key-value head of some tokens, which belong to one rank. Decoding: one token."""
+    c, sp = plan.model, plan.layout.sp
+    kv_heads = c.heads if c.latent and not _absorbed(plan) else c.kv_heads
+    per_pair = c.heads // kv_heads
+    share = min(1.0, kv_heads / plan.layout.heads_ways)  # of a key-value head's queries, where it is copied
+    pairs = max(1, kv_heads // plan.layout.heads_ways)
+    group = 1 if plan.mode == "decode" else max(1, TILE // per_pair)
+    tile_ns, note = _attention_tile_ns(plan, group, per_pair * share)
+    rows = np.tile(tile_rows(plan.tokens * sp, group), pairs).astype(
+        np.float64
+    )  # every rank has all tokens of the chunk, for its share of the heads
     if sp == 1:
         return Phase("attention", _repeats(plan), compute_ns=rows.size / plan.machine.sms * tile_ns, note=note)
-    width = per_pair * share * c["head_dim"] * ELEMENT_BYTES["bf16"]
-    away = np.tile(_rows_of_others(plan.tokens * sp, plan.tokens, group), pairs)
+    width: float = per_pair * share * c.value_dim * ELEMENT_BYTES["bf16"]
+    away = np.tile(rows_of_others(plan.tokens * sp, plan.tokens, group), pairs).astype(np.float64)
     tasks = tile_tasks(
-        plan.machine, np.full(rows.size, tile_ns), rows * width, away * width, phase="attention", name=_name(plan, "attention")
+        plan.machine, np.full(rows.size, tile_ns), rows * width, away * width, phase="attention", name=plan.name("attention")
     )
     return Phase("attention", _repeats(plan), tasks, note=note)
 
 
-def _attention_tile_ns(plan: Pass, group: int, share: float) -> tuple[float, str]:
+def _attention_tile_ns(plan: Pass, group: int, heads: float) -> tuple[float, str]:
     """Time of one tile: dense with a mask, or over the selected tokens, which each query reads for itself; the faster of the two."""
-    c, selected = configuration()["language"], configuration()["sparse_attention"]["selected"]
-    rate, decoding = plan.attention_flops_per_sm, plan.mode == "decode"
-    kept = min(float(selected), plan.context) if decoding else _mean_selected(plan.context, selected)
-    key_flops = 4 * max(64, group * share * c["heads"] // c["kv_heads"]) * c["head_dim"]  # a tensor-core tile has 64 rows at least
-    read_ns = (
-        group * kept * 2 * c["head_dim"] * ELEMENT_BYTES["bf16"] / (plan.machine.gb_per_s("hbm" if decoding else "l2") / plan.machine.sms)
-    )
-    sparse = max(key_flops * kept / rate * 1e9, read_ns)
+    c, rate, decoding = plan.model, plan.attention_flops_per_sm, plan.mode == "decode"
+    key, value, read = c.head_dim, c.value_dim, c.head_dim + c.value_dim  # elements; of a cached row, what is read
+    if c.latent and _absorbed(plan):
+        key, value, read = c.latent.kv_rank + c.latent.rope, c.latent.kv_rank, c.latent.kv_rank + c.latent.rope
+    key_flops = 2 * (key + value) * max(64, group * heads)  # a tensor-core tile has 64 rows at least
     dense = key_flops * _mean_context(plan) / rate * 1e9
+    if c.indexer is None and not decoding:
+        return dense, "dense under a mask"
+    limit = c.indexer.selected if c.indexer else plan.context
+    kept = min(float(limit), _mean_context(plan)) if decoding else _mean_selected(plan.context, limit)
+    memory = plan.machine.gb_per_s("hbm" if decoding else "l2") / plan.machine.sms
+    sparse = max(key_flops * kept / rate * 1e9, group * kept * read * ELEMENT_BYTES["bf16"] / memory)
     if not decoding and dense <= sparse:
         return dense, "dense under a mask, which is faster here than reading each query's selection"
+    if c.indexer is None:
+        return sparse, "each query reads all earlier keys and values from local memory"
     return sparse, "each query reads its selected keys and values from local memory, which takes longer than multiplying them"
 
 
 def _output(plan: Pass) -> list[Phase]:
     """Output projection; with TP its partial sums go to the owners of the tokens, and the tokens' rows come back to all."""
-    c, tp = configuration()["language"], plan.layout.tp
+    return _row_parallel(plan, "output", plan.model.heads * plan.model.value_dim, _repeats(plan))
+
+
+def _row_parallel(plan: Pass, name: str, inner: int, repeats: int, *, per_layer: bool = True, up: int = 0) -> list[Phase]:
+    """A GEMM from `inner` elements to a token's row, after one of `up` columns; over TP each rank has its share of both."""
+    c, tp = plan.model, plan.layout.tp
     tokens = plan.tokens * tp
-    rows, columns = tile_rows(tokens), c["hidden"] // TILE
-    tile_ns = gemm_tile_ns(plan.machine, c["heads"] * c["head_dim"] // tp, plan.dtype, _reading(plan), rows.size * columns)
+    rows, columns = tile_rows(tokens), math.ceil(c.hidden / TILE)
+    tile_ns = gemm_tile_ns(plan.machine, inner // tp, plan.dtype, _reading(plan), rows.size * columns)
+    phases = []
+    if tp > 1:
+        gathered = plan.tokens * (tp - 1) * c.hidden * ELEMENT_BYTES["bf16"]
+        before = "gather" if name == "output" else f"{name} gather"
+        note = "rows of the other TP ranks before the projections"
+        phases.append(Phase(before, repeats, pull_bytes=gathered, per_layer=per_layer, note=note))
+    if up:
+        tiles = rows.size * math.ceil(up / tp / TILE)
+        up_ns = math.ceil(tiles / plan.machine.sms) * gemm_tile_ns(plan.machine, c.hidden, plan.dtype, _reading(plan), tiles)
+        phases.append(Phase(f"{name} up", repeats, compute_ns=up_ns, per_layer=per_layer, note="gate and up"))
     if tp == 1:
-        return [Phase("output", _repeats(plan), compute_ns=math.ceil(rows.size * columns / plan.machine.sms) * tile_ns)]
+        each_ns = math.ceil(rows.size * columns / plan.machine.sms) * tile_ns
+        return [*phases, Phase(name, repeats, compute_ns=each_ns, per_layer=per_layer)]
     width = float(TILE * ELEMENT_BYTES["bf16"])
-    stored, away = (np.repeat(x * width, columns) for x in (rows, _rows_of_others(tokens, plan.tokens)))
-    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored, away, phase="output", name=_name(plan, "output"))
-    gathered = plan.tokens * (tp - 1) * c["hidden"] * ELEMENT_BYTES["bf16"]
-    return [
-        Phase("gather", _repeats(plan), pull_bytes=gathered, note="rows of the other TP ranks before the projections"),
-        Phase("output", _repeats(plan), tasks, note="partial sums to the owners of the tokens"),
-    ]
+    stored, away = (np.repeat(x * width, columns) for x in (rows, rows_of_others(tokens, plan.tokens)))
+    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored, away, phase=name, name=plan.name(name))
+    return [*phases, Phase(name, repeats, tasks, per_layer=per_layer, note="partial sums to the owners of the tokens")]
+
+
+def _dense(plan: Pass) -> list[Phase]:
+    """The SwiGLU of layers without experts. In a model that has experts elsewhere these layers are counted in the pass only."""
+    c = plan.model
+    if not c.dense_layers:
+        return []
+    return _row_parallel(plan, "mlp", c.dense_inter, c.dense_layers * plan.chunks, per_layer=c.moe is None, up=2 * c.dense_inter)
+
+
+def _shared(plan: Pass, width: int, repeats: int) -> Phase:
+    """Experts that every token passes on its own rank."""
+    rows, total = tile_rows(plan.tokens).size, 0.0
+    for inner, columns in ((plan.model.hidden, 2 * width), (width, plan.model.hidden)):
+        tiles = rows * math.ceil(columns / TILE)
+        total += math.ceil(tiles / plan.machine.sms) * gemm_tile_ns(plan.machine, inner, plan.dtype, _reading(plan), tiles)
+    return Phase("shared", repeats, compute_ns=total, note="shared experts, which store nothing")
 
 
 def _experts(plan: Pass) -> list[Phase]:
-    shape, ep = moe_shape(configuration()["language"]["moe"]), plan.layout.ep
+    shape, ep = plan.model.moe, plan.layout.ep
+    if shape is None:
+        return []
+    repeats = shape.layers * plan.chunks
+    shared = [_shared(plan, shape.shared_width, repeats)] if shape.shared_width else []
     tasks = moe_tasks(
         shape,
         tokens_per_rank=plan.tokens,
@@ -152,80 +240,33 @@ def _experts(plan: Pass) -> list[Phase]:
         dtype=plan.dtype,
         order="wave",
         read_gb_per_s=_reading(plan),
-        name=_name(plan, "experts"),
+        name=plan.name("experts"),
         machine=plan.machine,
     )
     if ep == 1:
         base = float(tasks.compute_cycles.sum()) / plan.machine.sms / plan.machine.sm_clock_mhz * 1e3
-        return [Phase("experts", _repeats(plan), compute_ns=base)]
+        return [*shared, Phase("experts", repeats, compute_ns=base)]
     row = shape.hidden * ELEMENT_BYTES[plan.dtype]
     pulled = round(plan.tokens * (ep - 1) * shape.ranks_of_a_token(ep) / ep * row)
     return [
-        Phase("dispatch", _repeats(plan), pull_bytes=pulled, note="pulled: one row for each token and rank that has an expert of it"),
-        Phase("experts", _repeats(plan), tasks, note="Expert-Wave order, each block's Linear-2 waits for its Linear-1"),
+        *shared,
+        Phase("dispatch", repeats, pull_bytes=pulled, note="pulled: one row for each token and rank that has an expert of it"),
+        Phase("experts", repeats, tasks, note="Expert-Wave order, each block's Linear-2 waits for its Linear-1"),
     ]
 
 
-def _vision(plan: Pass) -> list[Phase]:
-    """The tower works on whole pictures, one rank each; its tokens then go to the ranks that have them in the sequence."""
-    if plan.mode == "decode":
-        return []
-    v, c = configuration()["vision"], configuration()["language"]
-    ways, share = plan.layout.heads_ways, configuration()["serving"]["visual_share"]
-    tokens = max(1, math.ceil(plan.context * share / ways))  # pictures are dealt evenly over the ranks of a sequence
-    patches = tokens * v["merge"] ** 2
-    per_patch = 2 * (4 * v["width"] ** 2 + 2 * v["width"] * v["mlp"]) + 4 * min(v["image_patches"], patches) * v["width"]
-    tower_ns = patches * v["layers"] * per_patch / (plan.machine.flops_per_sm("bf16") * plan.machine.sms) * 1e9
-    inner = v["width"] * v["merge"] ** 2
-    rows, columns = tile_rows(tokens), c["hidden"] // TILE
-    first_ns = math.ceil(rows.size * math.ceil(inner / TILE) / plan.machine.sms) * gemm_tile_ns(plan.machine, inner, "bf16")
-    tower = Phase("vision", 1, compute_ns=tower_ns + first_ns, per_layer=False, note="27 layers and the projector's first, bf16")
-    tile_ns = gemm_tile_ns(plan.machine, inner, "bf16")
-    if ways == 1:
-        return [tower, Phase("reshard", 1, compute_ns=math.ceil(rows.size * columns / plan.machine.sms) * tile_ns, per_layer=False)]
-    width = float(TILE * ELEMENT_BYTES["bf16"])
-    stored, away = (np.repeat(x * width, columns) for x in (rows, _rows_of_others(tokens, math.ceil(tokens / ways))))
-    tasks = tile_tasks(plan.machine, np.full(stored.size, tile_ns), stored, away, phase="reshard", name=_name(plan, "reshard"))
-    return [
-        tower,
-        Phase("reshard", 1, tasks, per_layer=False, note="from whole pictures to the ranks of the sequence, in the projector's epilogue"),
-    ]
-
-
-def _feedback(plan: Pass, feedback: str) -> Phase:
-    """The head of a teacher: every token's logits, or its best entries, go to the student's rank."""
-    c, k = configuration()["language"], configuration()["serving"]["feedback_top_k"]
-    rows, columns = tile_rows(plan.tokens), math.ceil(c["vocabulary"] / TILE)
-    tile_ns = gemm_tile_ns(plan.machine, c["hidden"], plan.dtype)
-    rows = rows[: min(rows.size, 4)]  # one schedule is 512 tokens, which are alike: more would only make it long
-    size = np.repeat(rows[:, None] * float(TILE * ELEMENT_BYTES["bf16"]), columns, axis=1)
-    if feedback == "top_k":  # known when a token's last tile is: an index of 4 bytes and a value of 2 each
-        size[:, :-1] = 0.0
-        size[:, -1] = rows * k * 6
-    tasks = tile_tasks(plan.machine, np.full(size.size, tile_ns), size.ravel(), size.ravel(), phase="feedback", name=_name(plan, feedback))
-    repeats = math.ceil(plan.tokens / (rows.size * TILE)) * plan.chunks
-    return Phase("feedback", repeats, tasks, per_layer=False, note=f"{feedback} of every token to the student")
-
-
-def _rows_of_others(tokens: int, own: int, group: int = TILE) -> IntArray:
-    """Rows of each block of `group` tokens that are not among the first `own`, which stay here."""
-    return tile_rows(tokens, group) - np.clip(own - np.arange(0, tokens, group), 0, tile_rows(tokens, group))
-
-
-def _name(plan: Pass, phase: str) -> str:
-    where = f"ep{plan.layout.ep}-sp{plan.layout.sp}-tp{plan.layout.tp}"
-    return f"keye-vl-2-{phase}-{plan.mode}-{plan.context}-{plan.dtype}-{where}"
-
-
-def _indexer_width() -> int:
-    s = configuration()["sparse_attention"]
-    width: int = (s["indexer_heads"] + s["indexer_key_heads"]) * s["indexer_dim"]
-    return width
+def _mean_earlier(plan: Pass) -> float:
+    """Earlier tokens of a query, mean over the pass."""
+    return float(plan.context) if plan.mode == "decode" else (plan.context + 1) / 2
 
 
 def _mean_context(plan: Pass) -> float:
-    """Earlier tokens of a query, mean over the pass."""
-    return float(plan.context) if plan.mode == "decode" else (plan.context + 1) / 2
+    """Those of them that it sees, mean over the layers: all, or a window's."""
+    c, every = plan.model, _mean_earlier(plan)
+    if not c.windowed:
+        return every
+    few = float(min(plan.context, c.window)) if plan.mode == "decode" else _mean_selected(plan.context, c.window)
+    return ((c.layers - c.windowed) * every + c.windowed * few) / c.layers
 
 
 def _mean_selected(context: int, selected: int) -> float:

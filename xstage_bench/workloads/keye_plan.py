@@ -1,19 +1,19 @@
-"""A pass of Keye-VL-2.0: its configuration, which layouts it can have on a node, and the chunks in which it goes."""
+"""A pass of a decoder, Keye-VL-2.0 unless another is given: which layouts it can have on a node, and the chunks in which it goes."""
 
 from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from xstage_bench.errors import UsageError
+from xstage_bench.workloads.decoder import Decoder, decoder_of
 from xstage_bench.workloads.moe import check_expert_parallel
 from xstage_bench.workloads.phases import MODES, Mode, PhaseLayout
 from xstage_bench.workloads.rates import Machine, named_machine
-from xstage_bench.workloads.shapes import moe_shape
 
 MAX_WORLD = 8
 
@@ -24,14 +24,23 @@ def configuration() -> dict[str, dict[str, Any]]:
     return tomllib.loads(Path(__file__).with_name("keye_vl_2.toml").read_text(encoding="utf-8"))
 
 
+@cache
+def keye() -> Decoder:
+    """Keye-VL-2.0, through the reader of every other model's configuration."""
+    tables = configuration()
+    config = {**tables["config"], **tables["sparse_attention"], "vision_config": tables["vision_config"]}
+    return decoder_of(config, "keye-vl-2", "keye_vl_2.toml")
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One forward pass of one rank.
 
     Parameters
     ----------
-    mode : {'prefill', 'decode', 'distill'}
+    mode : {'prefill', 'decode', 'distill', 'weights'}
         distill: a prefill of the teacher, which also sends its token-level feedback to the student's rank.
+        weights: no pass, but a trainer's weights to the samplers that make passes.
     layout : PhaseLayout
     context : int
         Tokens of a sequence.
@@ -43,6 +52,7 @@ class Pass:
     attention_flops_per_sm : float
         FLOP/s of the attention's tiles, always bf16.
     machine : Machine
+    model : Decoder
     """
 
     mode: Mode
@@ -53,6 +63,12 @@ class Pass:
     chunks: int
     attention_flops_per_sm: float
     machine: Machine
+    model: Decoder
+
+    def name(self, phase: str) -> str:
+        """Return the name of a phase's schedule."""
+        where = f"ep{self.layout.ep}-sp{self.layout.sp}-tp{self.layout.tp}"
+        return f"{self.model.name}-{phase}-{self.mode}-{self.context}-{self.dtype}-{where}"
 
 
 def plan_pass(
@@ -63,15 +79,16 @@ def plan_pass(
     tokens_per_rank: int | None = None,
     attention_flops_per_sm: float | None = None,
     machine: Machine | None = None,
+    model: Decoder | None = None,
 ) -> Pass:
     """Check the layout and cut the pass into chunks.
 
     Parameters
     ----------
-    mode : {'prefill', 'decode', 'distill'}
+    mode : {'prefill', 'decode', 'distill', 'weights'}
     layout : PhaseLayout
     context : int
-        1 to 262144.
+        At most the model's positions.
     dtype : {'bf16', 'fp8'}
     tokens_per_rank : int, optional
         Decoding: sequences of each rank; else at most this many tokens of a rank in a chunk.
@@ -79,41 +96,44 @@ def plan_pass(
         FLOP/s; default: the machine's.
     machine : Machine, optional
         Default: the GPU of the recordings.
+    model : Decoder, optional
+        Default: Keye-VL-2.0. A dense one has no experts to share: its EP is 1.
 
     Raises
     ------
     UsageError
         Anything that cannot be: each says what would.
     """
-    language, serving = configuration()["language"], configuration()["serving"]
+    model, serving = model or keye(), configuration()["serving"]
+    layout = layout if model.moe else replace(layout, ep=1)
     if mode not in MODES:
         raise UsageError(f"unknown mode '{mode}'", f"use one of: {', '.join(MODES)}")
     machine = machine or named_machine()
     machine.flops_per_sm(dtype)
-    if not 1 <= context <= language["positions"]:
-        raise UsageError(f"a context of {context} tokens", f"Keye-VL-2.0 has 1 to {language['positions']}")
-    check_layout(layout)
+    if not 1 <= context <= model.positions:
+        raise UsageError(f"a context of {context} tokens", f"{model.name} has 1 to {model.positions}")
+    check_layout(layout, model)
     if tokens_per_rank is not None and tokens_per_rank < 1:
         raise UsageError(f"{tokens_per_rank} tokens per rank", "at least one")
     rate = machine.flops_per_sm("bf16", "attention") if attention_flops_per_sm is None else attention_flops_per_sm
     if mode == "decode":
-        return Pass(mode, layout, context, dtype, tokens_per_rank or serving["decode_tokens_per_rank"], 1, rate, machine)
+        return Pass(mode, layout, context, dtype, tokens_per_rank or serving["decode_tokens_per_rank"], 1, rate, machine, model)
     mine = math.ceil(context / layout.heads_ways)
     chunks = math.ceil(mine / (tokens_per_rank or serving["chunk_tokens"]))
-    return Pass(mode, layout, context, dtype, math.ceil(mine / chunks), chunks, rate, machine)
+    return Pass(mode, layout, context, dtype, math.ceil(mine / chunks), chunks, rate, machine, model)
 
 
-def check_layout(layout: PhaseLayout) -> None:
+def check_layout(layout: PhaseLayout, model: Decoder) -> None:
     """Refuse what this model or a node cannot be."""
-    language = configuration()["language"]
-    check_expert_parallel(moe_shape(language["moe"]), layout.ep)
+    if model.moe:
+        check_expert_parallel(model.moe, layout.ep)
     for word, ways in (("SP", layout.sp), ("TP", layout.tp)):
         if ways < 1:
             raise UsageError(f"{word} {ways}", "1 or more")
-    ways, kv = layout.heads_ways, language["kv_heads"]
-    if language["heads"] % ways:
-        raise UsageError(f"SP {layout.sp} x TP {layout.tp} does not divide the {language['heads']} heads", "a product of 1, 2, 4 or 8")
-    if ways > kv and not layout.replicate_kv:
+    ways, kv = layout.heads_ways, model.kv_heads
+    if model.heads % ways:
+        raise UsageError(f"SP {layout.sp} x TP {layout.tp} does not divide the {model.heads} heads", "a product of 1, 2, 4 or 8")
+    if ways > kv and not model.latent and not layout.replicate_kv:
         raise UsageError(
             f"SP {layout.sp} x TP {layout.tp} is above the {kv} key-value heads", f"--replicate-kv, or a product of at most {kv}"
         )

@@ -7,8 +7,8 @@ from typing import Literal
 
 from xstage_bench.schedule.tasks import TaskSchedule
 
-Mode = Literal["prefill", "decode", "distill"]
-MODES: tuple[Mode, ...] = ("prefill", "decode", "distill")
+Mode = Literal["prefill", "decode", "distill", "weights"]
+MODES: tuple[Mode, ...] = ("prefill", "decode", "distill", "weights")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from xstage_bench.model.advise.choose import TaskAdvice, advise_tasks
 from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.document import Model
 from xstage_bench.model.stage import stage_at
+from xstage_bench.workloads.decoder import Decoder
 from xstage_bench.workloads.expand import workload_phases
 from xstage_bench.workloads.phases import Mode, Phase, PhaseLayout
 from xstage_bench.workloads.predicted import PhasePrediction, WorkloadPrediction
@@ -18,7 +19,7 @@ from xstage_bench.workloads.rates import WORKS, Machine, machine_of
 
 def predict_workload(
     model: Model,
-    workload: str,
+    workload: str | Decoder,
     *,
     ep: int = 8,
     sp: int = 1,
@@ -39,14 +40,14 @@ def predict_workload(
     Parameters
     ----------
     model : Model
-    workload : str
+    workload : str or Decoder
         See `expand.workload_phases`.
     ep, sp, tp : int
         Ranks that share the experts, a sequence, and heads and weights.
     replicate_kv : bool
         Allow more ranks than key-value heads.
     context : int
-    mode : {'prefill', 'decode', 'distill'}
+    mode : {'prefill', 'decode', 'distill', 'weights'}
     dtype : {'bf16', 'fp8'}
     tokens_per_rank : int, optional
     feedback : {'logits', 'top_k'}
@@ -64,7 +65,8 @@ def predict_workload(
     UsageError
         No such workload, or a layout that it cannot have.
     """
-    layout = PhaseLayout(ep, sp, tp, replicate_kv)
+    read = workload if isinstance(workload, Decoder) else None
+    layout = PhaseLayout(1 if read and read.moe is None else ep, sp, tp, replicate_kv)
     machine = machine_of(model, pair)
     phases = workload_phases(
         workload, layout, mode=mode, context=context, dtype=dtype, tokens_per_rank=tokens_per_rank, feedback=feedback, machine=machine
@@ -83,7 +85,7 @@ def predict_workload(
     advices = [advice_of(p) for p in phases]
     slower = machine.sm_clock_mhz / (sm_clock_mhz or model.sm_clock_mhz)
     return WorkloadPrediction(
-        workload=workload,
+        workload=workload.name if isinstance(workload, Decoder) else workload,
         layout=layout,
         mode=mode,
         dtype=dtype,
@@ -91,7 +93,7 @@ def predict_workload(
         tokens_per_rank=tokens_per_rank,
         phases=tuple(_phase(p, a, link, slower) for p, a in zip(phases, advices, strict=True)),
         machine=machine,
-        notes=_notes(machine, dtype, layout, advices),
+        notes=(*([read.words()] if read else []), *_notes(machine, dtype, layout, advices)),
     )
 
 

@@ -60,12 +60,17 @@ class MoEShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def linear1_tiles(self) -> int:
         """Output tiles of gate and up of one block of 128 tokens."""
-        return 2 * self.inter // TILE
+        return -(-2 * self.inter // TILE)
 
     @property
     def linear2_tiles(self) -> int:
         """Output tiles of the down projection of one block of 128 tokens."""
-        return self.hidden // TILE
+        return -(-self.hidden // TILE)
+
+    @property
+    def shared_width(self) -> int:
+        """Width of all shared experts together, elements."""
+        return self.shared * self.inter if self.shared_inter is None else self.shared_inter
 
     def ranks_of_a_token(self, ep: int) -> float:
         """Expected number of ranks that have an expert of a token, of `ep` with equal shares, experts drawn evenly."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from xstage_bench.workloads.keye_plan import configuration
+from xstage_bench.workloads.keye_plan import keye
 from xstage_bench.workloads.shapes import attention_shapes, find
 
 #: Rows of Keye-VL-2.0 that are measured. Its text model is causal and attends to selected tokens: its head counts are measured here, with
@@ -28,8 +28,8 @@ class Heads:
 def known_heads() -> dict[str, Heads]:
     """Every attention by name."""
     found = [Heads(s.name, s.heads, s.heads, s.head_dim, s.tokens) for s in attention_shapes().values()]
-    text = configuration()["language"]
-    found += [Heads(f"keye-vl-2-{seq}", text["heads"], text["kv_heads"], text["head_dim"], seq) for seq in KEYE_SEQS]
+    text = keye()
+    found += [Heads(f"keye-vl-2-{seq}", text.heads, text.kv_heads, text.head_dim, seq) for seq in KEYE_SEQS]
     return {one.name: one for one in found}
 
 
