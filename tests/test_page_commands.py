@@ -126,9 +126,7 @@ def test_the_tutorial_prints_what_it_shows(node: Path) -> None:
     printed = run(command.removeprefix("$ "), node)
     assert columns_of(predict, "burst ") <= columns_of(printed, "burst ")
     assert printed.count("\n") >= len(shown) - shown.count("...")
-    look, export = (block.strip() for block in blocks(START, "sh")[1:])
-    run(look, node)
-    run(export, node)
+    run(blocks(START, "sh")[2].strip(), node)
     code = [sys.executable, "-c", blocks(START, "python")[0]]
     done = subprocess.run(code, cwd=node, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120)
     assert done.stdout.count(".") == blocks(START, "text")[-1].count("."), done.stderr
