@@ -45,6 +45,7 @@ def command(out: Output, folder: Path | None, resume: bool, compute: Compute | N
         return _replay(out, folder, resume, compute or "mma", model, **chosen)
     if model is not None:
         raise UsageError("--model belongs to a replay", "--schedule S --compute mma")
+
     if _is_scenes(chosen["schedule"]):
         return _scenes(out, folder, resume, **chosen)
     options = run_options(out, **chosen, resumed=folder if resume else None)
@@ -78,7 +79,7 @@ def _is_scenes(schedule: tuple[Path, ...]) -> bool:
 
 
 def _scenes(out: Output, folder: Path | None, resume: bool, *, schedule: tuple[Path, ...], spec: str, peer: Peer, seed: int | None,
-            **probing: Any) -> int:  # fmt: skip
+            repetitions: int | None, processes: int | None, **probing: Any) -> int:  # fmt: skip
     from xstage_bench.cli.measure_scenes import scenes_text
     from xstage_bench.cli.survey import measuring_into, show
     from xstage_bench.device.backend import resolve_backend
