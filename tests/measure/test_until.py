@@ -55,7 +55,7 @@ def test_who_is_repeated_again(traces: list[Any], wanted: bool) -> None:
 
 
 def test_a_run_stops_where_it_is_sure_and_says_so(tmp_path: Path) -> None:
-    loose, tight = (Options(SIM, pairs=((0, 1),), only=("local", "isolated"), quick=True, seed=3, until=u) for u in (0.02, 0.0005))
+    loose, tight = (Options(SIM, pairs=((0, 1),), only=("issue",), quick=True, seed=3, until=u) for u in (0.05, 0.0005))
     runs = [record_run(o, tmp_path / str(o.until), ["xstage"]) for o in (loose, tight)]
     executions = []
     for run, options in zip(runs, (loose, tight), strict=True):
@@ -77,11 +77,11 @@ def test_a_run_stops_where_it_is_sure_and_says_so(tmp_path: Path) -> None:
         per_process = {(i.probe.name, i.schedule.key()): i.repetitions for i in planned}
         assert all(count[probe, key, 2] == per_process[probe, key] for probe, key in late), "the last process used its ceiling"
         executions.append(len(measured))
-    assert executions[0] < 0.6 * executions[1]
+    assert executions[0] < 0.75 * executions[1]
     assert load_manifest(runs[0].folder).stopping == runs[0].manifest.stopping
-    said = {f.check: f for f in criticise(runs[1], None)}["repetitions"]
-    assert said.status == "warn"
-    assert "0.05 %" in said.detail
+    said = [{f.check: f for f in criticise(run, None)}["repetitions"] for run in runs]
+    assert [f.status for f in said] == ["ok" if not runs[0].manifest.stopping["pairs"]["0>1"]["ceiling"] else "warn", "warn"]  # type: ignore[index]
+    assert "0.05 %" in said[1].detail
 
 
 def test_a_budget_is_named_as_what_ended_a_schedule(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def run_options(
     fresh = secrets.randbits(32) if known is None else known
     if choice.spec.startswith("replay") and not (until is repetitions is processes is warmup is None):
         raise UsageError("a recording has the repetitions that it has", "leave out --until, --repetitions, --processes and --warmup")
-    often = {"until": until, "repetitions": repetitions, "processes": processes, "warmup": warmup}
+    often: dict[str, Any] = {"until": until, "repetitions": repetitions, "processes": processes, "warmup": warmup}
     return Options(
         choice, pairs, only, quick, fresh, budget, probe_path, schedules, own=(*flavours, *layouts), fresh_seed=known is None,
         **{name: value for name, value in often.items() if value is not None},

@@ -155,14 +155,13 @@ def _repetitions(valid: pd.DataFrame, stopping: dict[str, Any] | None) -> Findin
     if processes < MIN_PROCESSES:
         detail = f"{processes} process(es): intervals leave out the spread between processes, which is the larger one"
         return Finding("repetitions", "warn", detail, "run to the end, in 3 processes: xstage run without --budget")
-    left = (
-        0
-        if stopping is None
-        else sum(len(cells) for p in stopping["pairs"].values() for r in ("ceiling", "budget") for cells in p[r].values())
-    )
-    if left:
-        detail = f"{left} schedules were not measured to +-{100 * stopping['until']:g} %"
-        return Finding("repetitions", "warn", detail, "more --repetitions, and no --budget; manifest.json names them under 'stopping'")
+    if stopping is not None:
+        left = sum(len(cells) for p in stopping["pairs"].values() for rule in ("ceiling", "budget") for cells in p[rule].values())
+        asked = f"+-{100 * stopping['until']:g} %"
+        if left:
+            hint = "more --repetitions, and no --budget; manifest.json names them under 'stopping'"
+            return Finding("repetitions", "warn", f"{left} schedules are not known to {asked}", hint)
+        return Finding("repetitions", "ok", f"every schedule is known to {asked}, in {processes} processes")
     if few < MIN_REPETITIONS:
         return Finding("repetitions", "warn", f"{few} executions of a schedule: too few samples", "xstage run --full, without --budget")
     return Finding("repetitions", "ok", f"{few} executions of a schedule in {processes} processes")

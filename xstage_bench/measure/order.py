@@ -61,16 +61,17 @@ def rounds_of(
     """
     rng = np.random.default_rng([seed, *(i % 65536 for i in pair), process, 1])
     repeated = [_repetitions(item, process) for item in plan.pairs[pair] if not item.timeline]
+    lines = [
+        OrderedExecution(i.probe.name, Execution(i.schedule, 0, timeline=True)) for i in plan.pairs[pair] if i.timeline and not process
+    ]
     most = max((len(jobs) for jobs in repeated), default=0)
     start = 0
     for stop in [most] if certainty is None else range(min(FLOOR, most), most + 1):
         if certainty is not None and start:
             repeated = [jobs for jobs in repeated if certainty.is_open((jobs[0].probe, jobs[0].key), process)]
         jobs = [j for mine in repeated for j in mine[start:stop] if (j.key, process, j.execution.repetition) not in done]
-        yield [jobs[i] for i in rng.permutation(len(jobs))]
+        yield [*(jobs[i] for i in rng.permutation(len(jobs))), *(lines if stop == most else ())]
         start = stop
-    if process == 0:
-        yield [OrderedExecution(i.probe.name, Execution(i.schedule, 0, timeline=True)) for i in plan.pairs[pair] if i.timeline]
 
 
 def _repetitions(item: PlannedSchedule, process: int) -> list[OrderedExecution]:
