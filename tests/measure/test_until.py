@@ -12,6 +12,7 @@ from xstage_bench.device.backend import BackendChoice
 from xstage_bench.judge.check import criticise
 from xstage_bench.measure.bursts import record_run
 from xstage_bench.measure.plan import Options, make_plan
+from xstage_bench.measure.rounds import Progress
 from xstage_bench.measure.until import CEILING, FLOOR, Certainty
 from xstage_bench.record.manifest import load_manifest
 
@@ -82,6 +83,24 @@ def test_a_run_stops_where_it_is_sure_and_says_so(tmp_path: Path) -> None:
     said = [{f.check: f for f in criticise(run, None)}["repetitions"] for run in runs]
     assert [f.status for f in said] == ["ok" if not runs[0].manifest.stopping["pairs"]["0>1"]["ceiling"] else "warn", "warn"]  # type: ignore[index]
     assert "0.05 %" in said[1].detail
+
+
+def test_a_resumed_run_remembers_how_sure_it_was(tmp_path: Path) -> None:
+    options = Options(SIM, pairs=((0, 1),), only=("timer", "issue"), quick=True, seed=3, until=0.05)
+    whole = record_run(options, tmp_path / "whole", ["xstage"])
+    calls = iter([None] * 6)
+
+    def stop(progress: Progress) -> None:
+        if next(calls, KeyboardInterrupt) is not None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record_run(options, tmp_path / "run", ["xstage"], progress=stop)
+    resumed = record_run(options, tmp_path / "run", ["xstage"], resume=True)
+    ends, asked = resumed.manifest.stopping["pairs"]["0>1"], whole.manifest.stopping["pairs"]["0>1"]  # type: ignore[index]
+    assert ends["sure"] == pytest.approx(asked["sure"], abs=3), "its device's noise is not that of the run in one go"
+    assert len(resumed.samples()) < 1.2 * len(whole.samples())
+    assert ends["budget"] == {}
 
 
 def test_a_budget_is_named_as_what_ended_a_schedule(tmp_path: Path) -> None:

@@ -83,6 +83,10 @@ def record_run(
         folder = new_run_folder(out)
         with RunWriter(folder, manifest, resume=resume) as writer:
             rules = None if options.until is None else {pair: Certainty(options.until, plan.processes) for pair in plan.pairs}
+            if rules and writer.done:
+                samples = load_run(folder).samples()
+                for (source, destination), rule in rules.items():
+                    rule.recall(samples[(samples["source"] == source) & samples["destination"].isin((source, destination))])
             outcome = run_plan(plan, options, writer, progress, device=device, rules=rules)
             after = snapshot(expect_links=options.backend.expect_links)
             writer.finish(

@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xstage_bench.model.estimate import t_quantile
 from xstage_bench.schedule.trace import Trace
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: Repetitions of every cell in every process, however alike. Of two alone t is 12.7, so they must be very much alike.
 FLOOR = 2
 #: Repetitions at most, over those of a run without the rule, unless ``--repetitions`` says how many.
 CEILING = 2
 LEVEL = 0.95
+_NUMBERS = ("issue_mean_cycles", "issue_max_cycles")
 
 
 @dataclass(slots=True)
@@ -49,11 +53,21 @@ class Certainty:
 
     def take(self, cell: tuple[str, str], process: int, trace: Trace) -> None:
         """Count one execution; what is marked (throttled, say) is counted as asked for, and says nothing of the number."""
+        issue = trace.summary()
+        mean, slowest = (float(np.mean(issue[name])) for name in _NUMBERS)
+        self._count(cell, process, trace.status, mean, slowest)
+
+    def recall(self, samples: pd.DataFrame) -> None:
+        """Count what an interrupted run has of this pair: its sample rows."""
+        rows = samples[samples["kind"] == "measure"]
+        by = rows.groupby(["probe", "schedule", "process", "repetition", "status"], observed=True, sort=False)[[*_NUMBERS]].mean()
+        for (probe, key, process, _, status), mean, slowest in by.itertuples():
+            self._count((str(probe), str(key)), int(process), str(status), mean, slowest)
+
+    def _count(self, cell: tuple[str, str], process: int, status: str, mean: float, slowest: float) -> None:
         known = self._cells.setdefault(cell, _Cell())
         known.asked[process] += 1
-        issue = trace.summary()
-        mean, slowest = (float(np.mean(issue[name])) for name in ("issue_mean_cycles", "issue_max_cycles"))
-        if trace.status == "ok" and np.isfinite(mean + slowest):
+        if status == "ok" and np.isfinite(mean + slowest):
             known.by_process.setdefault(process, []).append((mean, slowest))
 
     def half_width(self, cell: tuple[str, str], process: int) -> float | None:
