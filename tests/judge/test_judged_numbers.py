@@ -91,6 +91,7 @@ def manifest(**facts: Any) -> Any:
     known = {"complete": True, "failed_pairs": {}, "simulated": False, "backend": "made", "link_error_deltas": None}
     known |= {"kernels": [], "options": {}}
     known |= {
+        "stopping": None,
         "node": Node((SimpleNamespace(name="NVIDIA H200", index=0, uuid=None, sm_count=132),), ((0, 1),), 32.0),
         "environment_before": None,
         "environment_after": None,

@@ -235,7 +235,7 @@ def test_the_verb_replays_files_of_both_kinds_on_the_simulator(tmp_path: Path, c
     assert "SIMULATED" in told.err
     for extra, message in (
         (["--compute", "mma"], "does not say what to replay"),
-        (["--repetitions", "3"], "belong to a replay"),
+        (["--model", "m.json"], "belongs to a replay"),
         (["--compute", "mma", "--schedule", str(tasks), "--only", "onset"], "it has no probes"),
         (["--compute", "mma", "--schedule", str(tasks), "--resume", "--out", "x"], "it has no probes"),
     ):

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from xstage_bench.errors import UsageError
-from xstage_bench.model.jit import compiled, compiled_if
+from xstage_bench.model.jit import compiled, compiled_if, is_kept
 
 CALLEE, ENTRY = (
     "def part(x):\n    return x + {more}\n\n\nCOMPILED = ('part',)\n",
@@ -32,7 +32,10 @@ def test_a_change_of_a_callee_in_another_file_is_compiled_again(tmp_path: Path) 
     for more in (1, 5):
         linecache.clearcache()
         modules = load(tmp_path / "jit_callee.py", CALLEE.format(more=more)), load(tmp_path / "jit_entry.py", ENTRY)
+        assert not is_kept(modules, "whole"), "nothing of these sources is on disk"
         assert compiled(modules, "whole")(10) == 2 * (10 + more)
+        is_kept.cache_clear()
+        assert is_kept(modules, "whole")
     assert len(list((tmp_path / "__pycache__").glob("*.nbi"))) == 2, "both are kept, under names of their own"
 
 

@@ -26,6 +26,18 @@ def test_the_same_repetitions_are_drawn_for_all_columns():
     assert np.unique(draws[:, 0]).size > 5
 
 
+def test_a_column_of_fewer_repetitions_is_resampled_from_those_it_has():
+    values = np.random.default_rng(3).normal(size=(3, 14, 400))
+    short = values.copy()
+    short[:, 3:, 1:] = np.nan  # a rule stopped all but one after three
+    _, draws, _ = resample_medians(short, 200, np.random.default_rng(4))
+    _, alone, _ = resample_medians(values[:, :3, 1:], 200, np.random.default_rng(5))
+    assert np.isfinite(draws).all()
+    assert draws[:, 1:].std(axis=0).mean() == pytest.approx(alone.std(axis=0).mean(), rel=0.05)
+    _, whole, _ = resample_medians(values, 200, np.random.default_rng(4))
+    assert (draws[:, 0] == whole[:, 0]).all(), "and the others are drawn as ever"
+
+
 def test_a_column_without_any_value_is_nan_and_spoils_no_other():
     values = np.ones((3, 5, 2))
     values[:, :, 1] = np.nan

@@ -44,8 +44,8 @@ class _Surveys(click.Group):
         if cmd_name in _probes():
             from xstage_bench.cli.run import command as run
 
-            own = ("only", "schedule", "compute", "repetitions", "processes", "model")
-            return preset(run, cmd_name, own, only=(cmd_name,), schedule=(), compute=None, repetitions=None, processes=None, model=None)
+            own = ("only", "schedule", "compute", "model")
+            return preset(run, cmd_name, own, only=(cmd_name,), schedule=(), compute=None, model=None)
         return None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -59,8 +59,10 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     return number
 
 
-def percent(ctx: click.Context, param: click.Parameter, value: str) -> float:
+def percent(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Click callback: a positive number of per cent below 100, as a fraction."""
+    if value is None:
+        return None
     try:
         number = float(value.strip().removesuffix("%"))
     except ValueError:
@@ -107,6 +109,9 @@ def common(verb: Verb) -> Verb:
 
 
 _SEED = "Seed of every random choice, the hold-out's too; fresh in every run, so that what judges was never looked at."
+_UNTIL = "Repeat each schedule until its issue time is known to +-PERCENT (95 %): --until 1%."
+_REPETITIONS = "Of each schedule, over all processes; with --until, at most. Default 21, of --quick 9, with --until twice that."
+_WARMUP = "Executions at the start of each process and pair that enter no number; default 48."
 _LINKS = "NVLinks that should be up on each GPU, where fewer than it has are fitted or set; 0: its peers are reached over PCIe."
 _PEER = "What is stored to: other GPUs, or pinned host memory over PCIe. auto: GPUs where a pair is usable, else host memory."
 
@@ -164,13 +169,17 @@ def expect_links(verb: Verb) -> Verb:
 
 
 def measuring(verb: Verb) -> Verb:
-    """Add the options that decide what is measured."""
+    """Add the options that decide what is measured, and how often."""
     add = adding(
         click.option("--pairs", callback=ordered_pairs, metavar="A:B,...", help="Only these ordered pairs: 0:1,1:0."),
         click.option("--peer", type=click.Choice(["auto", "gpu", "host"]), default="auto", show_default=True, help=_PEER),
         expect_links,
         click.option("--only", multiple=True, metavar="PROBE", help="Only this probe; may be repeated.", **completing(_probe_names)),
         click.option("--budget", callback=seconds, metavar="SECONDS", help="Measure no longer than this."),
+        click.option("--until", callback=percent, metavar="PERCENT", help=_UNTIL),
+        click.option("--repetitions", type=click.IntRange(1, 1000), metavar="N", help=_REPETITIONS),
+        click.option("--processes", type=click.IntRange(1, 20), metavar="N", help="Fresh ones, each with new memory; default 3."),
+        click.option("--warmup", type=click.IntRange(0, 100_000), metavar="N", help=_WARMUP),
         click.option("--quick/--full", default=None, help="Fewer sizes and repetitions; default: quick where auto simulates."),
         click.option("--seed", type=click.IntRange(0, 2**32 - 1), show_default="fresh", help=_SEED),
         click.option("--flavour-path", type=FILE, multiple=True, metavar="FILE", help="A store flavour of your own (.cuh); repeatable."),
@@ -208,7 +217,8 @@ def run_options(
     out: Output, *, spec: str, peer: Peer, pairs: tuple[tuple[int, int], ...] | None, only: tuple[str, ...], budget: float | None,
     quick: bool | None, seed: int | None, probe_path: tuple[Path, ...], flavour_path: tuple[Path, ...] = (),
     layout_path: tuple[Path, ...] = (), schedule: tuple[Path, ...] = (), resumed: Path | None = None,
-    expect_links: int | None = None,
+    expect_links: int | None = None, until: float | None = None, repetitions: int | None = None, processes: int | None = None,
+    warmup: int | None = None,
 ) -> Options:  # fmt: skip
     """Resolve the backend, say on stderr when it is the simulator, and return the runner's options.
 
@@ -234,7 +244,13 @@ def run_options(
         quick = choice.simulated and spec == "auto"
     known = recorded_seed(choice, resumed) if seed is None else seed
     fresh = secrets.randbits(32) if known is None else known
-    return Options(choice, pairs, only, quick, fresh, budget, probe_path, schedules, own=(*flavours, *layouts), fresh_seed=known is None)
+    if choice.spec.startswith("replay") and not (until is repetitions is processes is warmup is None):
+        raise UsageError("a recording has the repetitions that it has", "leave out --until, --repetitions, --processes and --warmup")
+    often: dict[str, Any] = {"until": until, "repetitions": repetitions, "processes": processes, "warmup": warmup}
+    return Options(
+        choice, pairs, only, quick, fresh, budget, probe_path, schedules, own=(*flavours, *layouts), fresh_seed=known is None,
+        **{name: value for name, value in often.items() if value is not None},
+    )  # fmt: skip
 
 
 def _log_to_stderr(debug: bool) -> None:

@@ -40,6 +40,9 @@ def _text(options: Options, summary: dict[str, Any]) -> str:
     head = f"pairs {', '.join(summary['pairs']) or 'none'}; {summary['processes']} fresh processes; seed {options.seed}"
     head += " (fresh: a run draws another, unless --seed is typed)" if options.fresh_seed else ""
     head += f"; a run folder of {summary['folder_bytes'] / 1e6:.1f} MB"
+    head += (
+        "" if options.until is None else f"; executions and seconds at most, for what is known to +-{100 * options.until:g} % ends earlier"
+    )
     if summary["device_bytes_per_gpu"] is not None:
         head += f"; {summary['device_bytes_per_gpu'] / 1e6:.0f} MB of each GPU"
     kernels = "\n".join(f"  {kernel}" for kernel in summary["kernels"])

@@ -20,20 +20,18 @@ if TYPE_CHECKING:
     from xstage_bench.schedule.device import Compute
 
 
+_OF_PROBES = ("pairs", "only", "budget", "until", "warmup", "quick", "probe_path", "layout_path")
+
+
 @click.command("run", short_help="Measure into a run folder.")
 @measuring
 @own_schedules
 @click.option("--out", "folder", type=FILE, metavar="DIR", help="The run folder; default: a new dated one under ./xstage-runs/.")
 @click.option("--resume", is_flag=True, help="Finish the interrupted run in --out.")
 @click.option("--compute", type=click.Choice(["mma", "spin"]), help="Replay the schedules as tasks: tensor-core work, or as long a wait.")
-@click.option("--repetitions", type=click.IntRange(1, 1000), help="Of a replay, in each process; default 9.")
-@click.option("--processes", type=click.IntRange(1, 20), help="Fresh processes of a replay; default 3.")
 @click.option("--model", type=FILE, metavar="MODEL", help="Of a replay: a model.json or fitted run, whose predictions stand beside.")
 @common
-def command(
-    out: Output, folder: Path | None, resume: bool, compute: Compute | None, repetitions: int | None, processes: int | None,
-    model: Path | None, **chosen: Any,
-) -> int:  # fmt: skip
+def command(out: Output, folder: Path | None, resume: bool, compute: Compute | None, model: Path | None, **chosen: Any) -> int:
     """Measure the pairs of this node and write a run folder.
 
     A folder is never overwritten. On Ctrl-C or SIGTERM what was measured is kept, and --resume finishes it.
@@ -44,9 +42,9 @@ def command(
     from xstage_bench.measure.bursts import record_run
 
     if _is_replay(compute, chosen["schedule"]):
-        return _replay(out, folder, resume, compute or "mma", repetitions or 9, processes or 3, model, **chosen)
-    if repetitions is not None or processes is not None or model is not None:
-        raise UsageError("--repetitions, --processes and --model belong to a replay", "--schedule S --compute mma")
+        return _replay(out, folder, resume, compute or "mma", model, **chosen)
+    if model is not None:
+        raise UsageError("--model belongs to a replay", "--schedule S --compute mma")
 
     if _is_scenes(chosen["schedule"]):
         return _scenes(out, folder, resume, **chosen)
@@ -81,14 +79,14 @@ def _is_scenes(schedule: tuple[Path, ...]) -> bool:
 
 
 def _scenes(out: Output, folder: Path | None, resume: bool, *, schedule: tuple[Path, ...], spec: str, peer: Peer, seed: int | None,
-            **probing: Any) -> int:  # fmt: skip
+            repetitions: int | None, processes: int | None, **probing: Any) -> int:  # fmt: skip
     from xstage_bench.cli.measure_scenes import scenes_text
     from xstage_bench.cli.survey import measuring_into, show
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.measure.scenes import measure_scenes
     from xstage_bench.schedule.scene_files import expanded, load_scenes
 
-    unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path", "flavour_path", "layout_path") if probing[name]]
+    unused = [name for name in (*_OF_PROBES, "flavour_path") if probing[name]]
     if resume or unused:
         raise UsageError(f"--{'resume' if resume else unused[0].replace('_', '-')} and scenes: they have no probes", "leave it out")
     entries = [entry for path in schedule for entry in load_scenes(path)]
@@ -99,21 +97,23 @@ def _scenes(out: Output, folder: Path | None, resume: bool, *, schedule: tuple[P
         raise UsageError(f"{folder} exists, and a run is never overwritten", "name another folder with --out")
     folder.mkdir(parents=True)
     path = folder / "scenes.json"
+    often = {k: v for k, v in (("repetitions", repetitions), ("processes", processes)) if v is not None}
     with measuring_into(Output(False), path) as kept:
-        document = measure_scenes(choice, lambda node: [expanded(entry, node) for entry in entries], seed=seed or 0, **kept)
+        document = measure_scenes(choice, lambda node: [expanded(entry, node) for entry in entries], seed=seed or 0, **often, **kept)
     return show(out, path, document, scenes_text(document))
 
 
 def _replay(
-    out: Output, folder: Path | None, resume: bool, compute: Compute, repetitions: int, processes: int, model: Path | None, *,
-    spec: str, peer: Peer, schedule: tuple[Path, ...], flavour_path: tuple[Path, ...], seed: int | None, **probing: Any,
+    out: Output, folder: Path | None, resume: bool, compute: Compute, model: Path | None, *, spec: str, peer: Peer,
+    schedule: tuple[Path, ...], flavour_path: tuple[Path, ...], seed: int | None, repetitions: int | None, processes: int | None,
+    **probing: Any,
 ) -> int:  # fmt: skip
     from xstage_bench.device.backend import resolve_backend
     from xstage_bench.measure.replay_run import load_any, record_replay
     from xstage_bench.model.run_fit import find_model
     from xstage_bench.schedule.flavour import load_flavour, register
 
-    unused = [name for name in ("pairs", "only", "budget", "quick", "probe_path", "layout_path") if probing[name]]
+    unused = [name for name in _OF_PROBES if probing[name]]
     if resume or unused:
         raise UsageError(f"--{'resume' if resume else unused[0].replace('_', '-')} and a replay: it has no probes", "leave it out")
     for path in flavour_path:
@@ -126,7 +126,7 @@ def _replay(
     out.note(f"replaying {counted(len(schedules), 'schedule')} into {folder}")
     with progress_bar() as (progress, _):
         document = record_replay(
-            choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions, processes=processes,
+            choice, schedules, folder, ["xstage", *sys.argv[1:]], compute=compute, repetitions=repetitions or 9, processes=processes or 3,
             seed=seed or 0, model=loaded, progress=progress,
         )  # fmt: skip
     status = name_failures(out, document)

@@ -80,7 +80,14 @@ def criticise(run: Run, model: Model | None) -> list[Finding]:
     findings = [*_record(run), *_impossible(samples), *_statuses(measured, valid), *link_findings(run.manifest)]
     if valid.empty:
         return findings
-    findings += [_repetitions(valid), *_spreads(valid), _drift(samples), _stretches(valid), _clock(valid), *_environment(run)]
+    findings += [
+        _repetitions(valid, run.manifest.stopping),
+        *_spreads(valid),
+        _drift(samples),
+        _stretches(valid),
+        _clock(valid),
+        *_environment(run),
+    ]
     names = list(dict.fromkeys(gpu.name for gpu in run.manifest.node.gpus))
     findings += [_sleep(valid, names), _second_knee(valid), *_limits(names)]
     if model is None:
@@ -139,7 +146,7 @@ def _statuses(measured: pd.DataFrame, valid: pd.DataFrame) -> list[Finding]:
     return found or [Finding("samples", "fail", "the run holds no measured row of a pair", "xstage run")]
 
 
-def _repetitions(valid: pd.DataFrame) -> Finding:
+def _repetitions(valid: pd.DataFrame, stopping: dict[str, Any] | None) -> Finding:
     first = valid[valid["burst"] == 0]
     isolated = first[first["start"] == "isolated"]  # T0, R and Q come from these; sweeps of many bursts have fewer on purpose
     first = first if isolated.empty else isolated
@@ -148,6 +155,13 @@ def _repetitions(valid: pd.DataFrame) -> Finding:
     if processes < MIN_PROCESSES:
         detail = f"{processes} process(es): intervals leave out the spread between processes, which is the larger one"
         return Finding("repetitions", "warn", detail, "run to the end, in 3 processes: xstage run without --budget")
+    if stopping is not None:
+        left = sum(len(cells) for p in stopping["pairs"].values() for rule in ("ceiling", "budget") for cells in p[rule].values())
+        asked = f"+-{100 * stopping['until']:g} %"
+        if left:
+            hint = "more --repetitions, and no --budget; manifest.json names them under 'stopping'"
+            return Finding("repetitions", "warn", f"{left} schedules are not known to {asked}", hint)
+        return Finding("repetitions", "ok", f"every schedule is known to {asked}, in {processes} processes")
     if few < MIN_REPETITIONS:
         return Finding("repetitions", "warn", f"{few} executions of a schedule: too few samples", "xstage run --full, without --budget")
     return Finding("repetitions", "ok", f"{few} executions of a schedule in {processes} processes")

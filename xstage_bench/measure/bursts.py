@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from xstage_bench.device.backend import open_device
 from xstage_bench.device.replay import ReplayDevice
@@ -14,7 +15,8 @@ from xstage_bench.io.identity import merged
 from xstage_bench.machine.environment import link_error_deltas, snapshot
 from xstage_bench.measure.order import OrderedExecution, chunks_of
 from xstage_bench.measure.plan import Options, Plan, plan_for
-from xstage_bench.measure.rounds import Outcome, Progress, Work, run_rounds
+from xstage_bench.measure.rounds import Outcome, Progress, Work, name_of, run_rounds
+from xstage_bench.measure.until import FLOOR, Certainty
 from xstage_bench.record.manifest import Manifest
 from xstage_bench.record.reader import Run, load_run
 from xstage_bench.record.writer import RunWriter
@@ -80,7 +82,12 @@ def record_run(
         )
         folder = new_run_folder(out)
         with RunWriter(folder, manifest, resume=resume) as writer:
-            outcome = run_plan(plan, options, writer, progress, device=device)
+            rules = None if options.until is None else {pair: Certainty(options.until, plan.processes) for pair in plan.pairs}
+            if rules and writer.done:
+                samples = load_run(folder).samples()
+                for (source, destination), rule in rules.items():
+                    rule.recall(samples[(samples["source"] == source) & samples["destination"].isin((source, destination))])
+            outcome = run_plan(plan, options, writer, progress, device=device, rules=rules)
             after = snapshot(expect_links=options.backend.expect_links)
             writer.finish(
                 environment_after=after,
@@ -88,6 +95,7 @@ def record_run(
                 failed_pairs=outcome.failed_pairs,
                 kernels=merged(writer.manifest.kernels, outcome.kernels),
                 wall_s=round(outcome.wall_s, 3),
+                stopping=None if rules is None else _stopping(plan, options, rules),
                 notes=[*writer.manifest.notes, *outcome.notes],
             )
     finally:
@@ -102,6 +110,7 @@ def run_plan(
     progress: Callable[[Progress], None] | None = None,
     *,
     device: Device | None = None,
+    rules: Mapping[tuple[int, int], Certainty] | None = None,
 ) -> Outcome:
     """Execute a plan in fresh processes and hand every trace to the writer.
 
@@ -109,12 +118,15 @@ def run_plan(
     ----------
     device : Device, optional
         An open device to use as process 0; the caller closes it. Those of later processes are opened and closed here.
+    rules : mapping of pair to Certainty, optional
+        Tell when a schedule has been repeated often enough; told of every execution.
 
     Raises
     ------
     KeyboardInterrupt
         After what was measured has been flushed.
     """
+    rules = rules or {}
     orders = {pair: writer.next_order.get(pair[0], 0) for pair in plan.pairs}
 
     def work(current: Device, process: int) -> Iterator[Work]:
@@ -122,8 +134,8 @@ def run_plan(
             yield Work((pair,), partial(execute, current, process, pair), current.verify)
 
     def execute(current: Device, process: int, pair: tuple[int, int]) -> Iterator[int]:
-        for chunk in chunks_of(current, plan, options, pair, process, writer.done):
-            _execute(current, chunk, process, orders[pair], writer)
+        for chunk in chunks_of(current, plan, options, pair, process, writer.done, rules.get(pair)):
+            _execute(current, chunk, process, orders[pair], writer, rules.get(pair))
             orders[pair] += len(chunk)
             yield sum(j.execution.kind == "measure" for j in chunk)
 
@@ -139,15 +151,28 @@ def run_plan(
     )
 
 
-def _execute(device: Device, chunk: list[OrderedExecution], process: int, order: int, writer: RunWriter) -> None:
+def _execute(
+    device: Device, chunk: list[OrderedExecution], process: int, order: int, writer: RunWriter, rule: Certainty | None = None
+) -> None:
     bad = None
     for i, (job, trace) in enumerate(zip(chunk, device.measure([j.execution for j in chunk]), strict=True)):
         writer.write(job.probe, process, order + i, [job.execution], [trace], keep_producers=job.keep_producers)
+        if rule is not None and job.key:
+            rule.take((job.probe, job.key), process, trace)
         if trace.status in ("corrupt", "timeout"):
             bad = trace
     if bad is not None:
         pair = f"pair {bad.schedule.source}>{bad.schedule.destination}"
         raise PairError(bad.detail if pair in bad.detail else f"{pair}: {bad.detail}", "run 'xstage doctor'")
+
+
+def _stopping(plan: Plan, options: Options, rules: Mapping[tuple[int, int], Certainty]) -> dict[str, Any]:
+    """Say by which rule each schedule ended, for the manifest."""
+    pairs = {
+        name_of(pair): rules[pair].facts(((i.probe.name, i.schedule.key()), i.repetitions) for i in items if not i.timeline)
+        for pair, items in plan.pairs.items()
+    }
+    return {"until": options.until, "floor": FLOOR * plan.processes, "pairs": pairs}
 
 
 def _cuda_sources(options: Options) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,59 +10,77 @@ import numpy as np
 
 from xstage_bench.device.replay import ReplayDevice
 from xstage_bench.measure.plan import Options, Plan, PlannedSchedule
+from xstage_bench.measure.until import FLOOR, Certainty
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.device import Device, Execution
 
 CHUNK = 512  # executions between two looks at the budget and the progress bar
 SENTINEL_EVERY = 64
 RUNNER = "runner"  # who asks for warm-up and sentinel, as the probes ask for the rest
-WARMUP = 48  # executions of the sentinel at the start of each process and pair: clocks ramp from idle over milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedExecution:
-    """One execution, the probe that asked for it, and whether the times of its producers are kept."""
+    """One execution, the probe that asked for it, whether the times of its producers are kept, and the key of its schedule."""
 
     probe: str
     execution: Execution
     keep_producers: bool = False
+    key: str = ""
 
 
 def chunks_of(
-    device: Device, plan: Plan, options: Options, pair: tuple[int, int], process: int, done: Set[tuple[str, int, int]] = frozenset()
+    device: Device,
+    plan: Plan,
+    options: Options,
+    pair: tuple[int, int],
+    process: int,
+    done: Set[tuple[str, int, int]] = frozenset(),
+    certainty: Certainty | None = None,
 ) -> Iterator[list[OrderedExecution]]:
-    """Everything that one process executes for one pair, portion by portion, on this device; `done` as in `jobs_of`."""
+    """Everything that one process executes for one pair, portion by portion, on this device; the rest as in `rounds_of`."""
     if isinstance(device, ReplayDevice):
         return recorded_chunks(device, plan, pair, options.only)
-    return chunks(jobs_of(plan, pair, process, options.seed, done), plan, pair)
+    return chunks(rounds_of(plan, pair, process, options.seed, done, certainty), plan, pair, options.warmup)
 
 
-def jobs_of(plan: Plan, pair: tuple[int, int], process: int, seed: int, done: Set[tuple[str, int, int]]) -> list[OrderedExecution]:
+def rounds_of(
+    plan: Plan, pair: tuple[int, int], process: int, seed: int, done: Set[tuple[str, int, int]], certainty: Certainty | None = None
+) -> Iterator[list[OrderedExecution]]:
     """All executions of one pair in one process, in random order; time lines last, in the first process only.
+
+    Without a rule there is one round, of everything. With one, the first round has the floor of every schedule, and each later one a
+    repetition more of those that are not sure yet: so a budget that ends early was spent where it was needed.
 
     Parameters
     ----------
     done : set of (schedule key, process, repetition)
         Left out, because a resumed run has them.
+    certainty : Certainty, optional
+        The rule. It is asked before each round, so what was executed must have been told to it by then.
     """
-    jobs, lines = [], []
-    for item in plan.pairs[pair]:
-        if item.timeline:
-            if process == 0:
-                lines.append(OrderedExecution(item.probe.name, Execution(item.schedule, 0, timeline=True)))
-            continue
-        jobs += [job for job in _repetitions(item, process) if (item.schedule.key(), process, job.execution.repetition) not in done]
-    order = np.random.default_rng([seed, *(i % 65536 for i in pair), process, 1]).permutation(len(jobs))
-    return [*(jobs[i] for i in order), *lines]
+    rng = np.random.default_rng([seed, *(i % 65536 for i in pair), process, 1])
+    repeated = [_repetitions(item, process) for item in plan.pairs[pair] if not item.timeline]
+    lines = [
+        OrderedExecution(i.probe.name, Execution(i.schedule, 0, timeline=True)) for i in plan.pairs[pair] if i.timeline and not process
+    ]
+    most = max((len(jobs) for jobs in repeated), default=0)
+    start = 0
+    for stop in [most] if certainty is None else range(min(FLOOR, most), most + 1):
+        if certainty is not None and start:
+            repeated = [jobs for jobs in repeated if certainty.is_open((jobs[0].probe, jobs[0].key), process)]
+        jobs = [j for mine in repeated for j in mine[start:stop] if (j.key, process, j.execution.repetition) not in done]
+        yield [*(jobs[i] for i in rng.permutation(len(jobs))), *(lines if stop == most else ())]
+        start = stop
 
 
 def _repetitions(item: PlannedSchedule, process: int) -> list[OrderedExecution]:
-    first = item.first_repetition + process * item.repetitions
+    first, key = item.first_repetition + process * item.repetitions, item.schedule.key()
     keep = item.probe.keep_producers
-    return [OrderedExecution(item.probe.name, Execution(item.schedule, first + i), keep and i == 0) for i in range(item.repetitions)]
+    return [OrderedExecution(item.probe.name, Execution(item.schedule, first + i), keep and i == 0, key) for i in range(item.repetitions)]
 
 
-def chunks(jobs: list[OrderedExecution], plan: Plan, pair: tuple[int, int]) -> Iterator[list[OrderedExecution]]:
+def chunks(rounds: Iterable[list[OrderedExecution]], plan: Plan, pair: tuple[int, int], warmup: int) -> Iterator[list[OrderedExecution]]:
     """Warm-up, then chunks of one destination and one variant of the instrument each (a launch has one), with the sentinel among the
     remote ones of plain stores: a sweep of many flavours is random within a chunk's worth of executions, and grouped inside it.
 
@@ -77,9 +95,8 @@ def chunks(jobs: list[OrderedExecution], plan: Plan, pair: tuple[int, int]) -> I
         count[kind] += 1
         return OrderedExecution(RUNNER, Execution(schedule, count[kind] - 1, kind=kind))
 
-    yield [own("warmup", pair[1]) for _ in range(WARMUP)]
-    for at in range(0, len(jobs), CHUNK):
-        part = jobs[at : at + CHUNK]
+    yield [own("warmup", pair[1]) for _ in range(warmup)]
+    for part in (jobs[at : at + CHUNK] for jobs in rounds for at in range(0, len(jobs), CHUNK)):
         for target in dict.fromkeys(_target(j) for j in part):
             destination = target[0]
             chunk = [own("warmup", destination)]

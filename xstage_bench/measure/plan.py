@@ -13,6 +13,7 @@ from xstage_bench.device.backend import BackendChoice
 from xstage_bench.device.replay import ReplayDevice, find_run
 from xstage_bench.errors import UsageError
 from xstage_bench.measure.probe import Probe, Sweep, load_probes
+from xstage_bench.measure.until import CEILING, FLOOR
 from xstage_bench.record.manifest import MANIFEST_NAME, load_manifest
 from xstage_bench.schedule.bursts import Schedule
 from xstage_bench.schedule.device import Device, Node
@@ -23,6 +24,7 @@ from xstage_bench.schedule.layouts import Layout
 DEVICE_BYTES = 182_000_000
 PROCESSES = 3  # fresh processes and allocations: the spread between them is part of every interval
 REPETITIONS, QUICK_REPETITIONS = 21, 9
+WARMUP = 48  # executions of the sentinel at the start of each process and pair: clocks ramp from idle over milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,11 @@ class Options:
     schedules : tuple of Schedule
         Measure these instead of the probes.
     processes, repetitions : int
-        `repetitions` in all, spread over the processes; 0 means the default.
+        `repetitions` in all, spread over the processes; 0 means the default. With `until` they are the most.
+    until : float, optional
+        Repeat each schedule until its issue time is known as well as this, a fraction (`until.Certainty`).
+    warmup : int
+        Executions at the start of each process and pair that enter no number.
     flavours : tuple of Flavour
         The user's own, so that the manifest can say what they were.
     fresh_seed : bool
@@ -63,6 +69,8 @@ class Options:
     schedules: tuple[Schedule, ...] = ()
     processes: int = PROCESSES
     repetitions: int = 0
+    until: float | None = None
+    warmup: int = WARMUP
     own: tuple[Flavour | Layout, ...] = ()
     fresh_seed: bool = False
 
@@ -79,6 +87,8 @@ class Options:
             "schedules": len(self.schedules),
             "processes": self.processes,
             "repetitions": self.repetitions,
+            "until": self.until,
+            "warmup": self.warmup,
             "own_flavours": [asdict(f) for f in self.own if isinstance(f, Flavour)],
             "own_layouts": [asdict(f) for f in self.own if isinstance(f, Layout)],
             "fresh_seed": self.fresh_seed,
@@ -140,7 +150,8 @@ def make_plan(node: Node, options: Options) -> Plan:
             reason = (node.unusable or {}).get(f"{pair[0]}>{pair[1]}", "no such pair")
             known = ", ".join(f"{a}>{b}" for a, b in node.pairs[:8]) + (" ..." if len(node.pairs) > 8 else "")
             raise UsageError(f"pair {pair[0]}>{pair[1]} cannot be measured: {reason}", f"usable pairs: {known or 'none'}")
-    repetitions = options.repetitions or (QUICK_REPETITIONS if options.quick else REPETITIONS)
+    usual = QUICK_REPETITIONS if options.quick else REPETITIONS
+    repetitions = options.repetitions or (usual if options.until is None else CEILING * usual)
     per_process = max(1, -(-repetitions // options.processes))
     notes: tuple[str, ...] = ()
     if options.schedules:
@@ -201,7 +212,9 @@ def _pair_items(
             key = schedule.key() + probe.name
             if key not in seen:
                 seen.add(key)
-                items.append(PlannedSchedule(probe, schedule, max(1, round(per_process * probe.effort))))
+                # A sweep that is repeated less has room to become as sure as the others, where the rule and not the sweep decides.
+                least = 1 if options.until is None else min(2 * FLOOR, per_process)
+                items.append(PlannedSchedule(probe, schedule, max(least, round(per_process * probe.effort))))
         items += [PlannedSchedule(probe, s, 1, timeline=True) for s in (probe.exemplars(sweep) if probe.exemplars else ())]
     return tuple(items)
 

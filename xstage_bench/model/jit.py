@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import os
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from xstage_bench.errors import UsageError
+
+#: No numba, one that is too old for this numpy, no memory to map it into, or nowhere to keep what it compiles.
+_UNAVAILABLE = (ImportError, RuntimeError, OSError)
 
 
 @cache
@@ -34,17 +39,40 @@ def compiled(modules: tuple[ModuleType, ...], entry: str, *, fastmath: bool = Fa
     from numba import njit
 
     space: dict[str, Any] = {}
-    digest = hashlib.blake2b(digest_size=6)
     for module in modules:
         space |= vars(module)
-        digest.update(inspect.getsource(module).encode())
+    digest = _digest(modules)
     for module in modules:
         for name in module.COMPILED:
             function = FunctionType(space[name].__code__, space, name)
-            function.__qualname__ = f"{name}_{digest.hexdigest()}"
+            function.__qualname__ = f"{name}_{digest}"
             space[name] = njit(cache=name == entry, nogil=True, fastmath=fastmath, error_model="numpy")(function)
     found: Callable[..., Any] = space[entry]
     return found
+
+
+@cache
+def is_kept(modules: tuple[ModuleType, ...], entry: str) -> bool:
+    """Whether the machine code of `entry` lies beside the source, so that loading it takes a second and not the half minute of compiling.
+
+    Where numba keeps its code elsewhere (``NUMBA_CACHE_DIR``, an installation that may not be written to) only numba knows, so it is asked.
+    """
+    folder = Path(str(modules[-1].__file__)).parent
+    place = folder / "__pycache__"
+    if os.environ.get("NUMBA_CACHE_DIR") or not os.access(folder, os.W_OK):
+        try:
+            place = Path(compiled(modules, entry).stats.cache_path)  # type: ignore[attr-defined]
+        except _UNAVAILABLE:
+            return False
+    return any(place.glob(f"*.{entry}_{_digest(modules)}-*.nbi"))
+
+
+@cache
+def _digest(modules: tuple[ModuleType, ...]) -> str:
+    digest = hashlib.blake2b(digest_size=6)
+    for module in modules:
+        digest.update(inspect.getsource(module).encode())
+    return digest.hexdigest()
 
 
 def compiled_if(wanted: bool | None, worth_it: bool, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any] | None:
@@ -66,8 +94,7 @@ def compiled_if(wanted: bool | None, worth_it: bool, make: Callable[[], Callable
         return None
     try:
         return make()
-    # No numba, one that is too old for this numpy, no memory to map it into, or nowhere to keep what it compiles.
-    except (ImportError, RuntimeError, OSError) as error:
+    except _UNAVAILABLE as error:
         if wanted:
             raise UsageError(f"the compiled event loop cannot be had: {error}", "pip install 'xstage-bench[fast]'") from error
         _say_once(str(error))

@@ -107,7 +107,9 @@ def entry_of(pair: PairModel) -> NodeEntry | None:
     return NodeEntry(pair=pair.pair, flavour=pair.flavour, node=pair.node, **basis)
 
 
-def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz: float | None = None) -> list[PredictedSchedule] | None:
+def predict_by_node(
+    pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz: float | None = None, compiled: bool | None = None
+) -> list[PredictedSchedule] | None:
     """Predict schedules with a pair's node model; None when it has none, or none with intervals.
 
     Raises
@@ -121,7 +123,7 @@ def predict_by_node(pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz
     if entry is None or entry.spread is None:
         return None
     model = model_of(entry)
-    found = predict_node(model, schedules, sm_clock_mhz=sm_clock_mhz)
+    found = predict_node(model, schedules, sm_clock_mhz=sm_clock_mhz, compiled=compiled)
     isolated = np.array([s.start == "isolated" for s in schedules])
     low, high = interval(found, entry.spread, isolated)
     out = []

@@ -61,16 +61,21 @@ def predict(
 
 
 def predict_all(
-    model: Model, schedules: Sequence[Schedule], pair: str | None = None, sm_clock_mhz: float | None = None, form: Form | None = None
+    model: Model,
+    schedules: Sequence[Schedule],
+    pair: str | None = None,
+    sm_clock_mhz: float | None = None,
+    form: Form | None = None,
+    compiled: bool | None = None,
 ) -> list[PredictedSchedule]:
-    """Predict many schedules; much faster than one by one. See `predict`."""
+    """Predict many schedules; much faster than one by one. See `predict`, and `predict_node` for `compiled`."""
     out: dict[int, PredictedSchedule] = {}
     by_pair: dict[str, tuple[PairModel, list[int]]] = {}
     for i, schedule in enumerate(schedules):
         found = pair_model(model, schedule, pair)
         by_pair.setdefault(f"{found.pair} {found.flavour} {found.layout}", (found, []))[1].append(i)
     for found, mine in by_pair.values():
-        predicted = predict_by_node(found, [schedules[i] for i in mine], sm_clock_mhz) if form != "burst_gap" else None
+        predicted = predict_by_node(found, [schedules[i] for i in mine], sm_clock_mhz, compiled) if form != "burst_gap" else None
         if predicted is None:
             if form == "node":
                 raise DataError(
@@ -195,7 +200,12 @@ def _within(values: IntArray | FloatArray, ends: tuple[int, int] | None) -> Bool
 
 
 def predict_schedules(
-    model: Model, schedules: Sequence[Schedule], *, pair: str | None = None, sm_clock_mhz: float | None = None
+    model: Model,
+    schedules: Sequence[Schedule],
+    *,
+    pair: str | None = None,
+    sm_clock_mhz: float | None = None,
+    compiled: bool | None = None,
 ) -> list[PredictedSchedule]:
     """Predict schedules with a model.
 
@@ -212,7 +222,7 @@ def predict_schedules(
                 f"{schedule.producer_count} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs",
                 f"use at most {seen[1]} producers",
             )
-    found = predict_all(model, schedules, pair, sm_clock_mhz)
+    found = predict_all(model, schedules, pair, sm_clock_mhz, compiled=compiled)
     notes = [_t0_notes(pair_model(model, s, pair), s) for s in schedules]
     return [replace(p, notes=(*p.notes, *said)) if said else p for p, said in zip(found, notes, strict=True)]
 

@@ -87,7 +87,17 @@ def resample_medians(values: FloatArray, resamples: int, rng: np.random.Generato
     draws = np.empty((resamples, processes, columns))
     for p in range(processes):
         pick = rng.integers(repetitions, size=(resamples, repetitions))
-        draws[:, p] = _median(values[p][pick])
+        have = np.isfinite(values[p]).sum(axis=0)
+        if (have == repetitions).all():
+            draws[:, p] = _median(values[p][pick])
+            continue
+        # A column of fewer repetitions is resampled from those that it has, and as many of them: no draw is of nothing.
+        kept_first = np.take_along_axis(values[p], np.argsort(np.isnan(values[p]), axis=0, kind="stable"), axis=0)
+        (apart,) = rng.spawn(1)  # so that whole columns are drawn as they are beside whole ones
+        for n in np.unique(have[have > 0]).tolist():
+            own = pick if n == repetitions else apart.integers(n, size=(resamples, n))
+            draws[:, p, have == n] = _median(kept_first[:, have == n][own])
+        draws[:, p, have == 0] = np.nan
     return _mean(per_process, 0), _mean(draws, 1), per_process
 
 

@@ -61,6 +61,9 @@ class Manifest:
     counts : dict
         ``rows``, ``executions``, ``schedules`` and per status ``status_ok``, ...; filled in at the end.
     wall_s : float or None
+    stopping : dict or None
+        Where repetition ended by rule: the half width asked for (`until`), the `floor`, and by pair how many schedules were `sure`, and
+        which, by probe, ended at the `ceiling` or with the `budget`, each with the half width that it reached.
     parts : dict of str to str
         Digest of each part by its name in the folder; filled in at the end. Empty while the run goes on, and in runs from before digests.
     notes : list of str
@@ -86,6 +89,7 @@ class Manifest:
     failed_pairs: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     wall_s: float | None = None
+    stopping: dict[str, Any] | None = None
     parts: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
