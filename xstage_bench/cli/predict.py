@@ -14,6 +14,7 @@ from xstage_bench.cli.output import STDOUT, Output, check_file, counted, model_g
 from xstage_bench.cli.progress import at_work
 from xstage_bench.cli.workload import check_workload, show_workload, workload_options
 from xstage_bench.errors import UsageError
+from xstage_bench.io.no_collection import no_collection
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from xstage_bench.schedule.bursts import Schedule
 
 ROWS_SHOWN = SCHEDULES_SHOWN = 64
-PART_BURSTS = 1 << 16
+PART_BURSTS = 1 << 15
 COLUMNS = (
     "burst", "start_ns", "t0_cycles", "issue_cycles", "issue_low_cycles", "issue_high_cycles", "issue_max_cycles", "backlog_bytes",
     "visible_ns", "regime", "in_calibrated_range",
@@ -73,7 +74,7 @@ def command(
         if trace is not None or pair is not None:
             raise UsageError("a scene file names its pairs, and has no time line", "leave out --pair and --trace")
         return _show_scenes(out, loaded, head, schedule, sm_clock_mhz)
-    with at_work(f"predicting {schedule}"):
+    with at_work(f"predicting {schedule}"), no_collection():
         found, outside, count = _predict(
             out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT, keep=trace is not None
         )
@@ -201,12 +202,15 @@ def _predict_bursts(
 
 
 def _parts(schedules: list[Schedule]) -> Iterator[list[Schedule]]:
+    """Yield parts of like size: a short last one would take the slower of the two event loops."""
+    bursts = sum(len(s.bursts) for s in schedules)
+    most = bursts / max(1, bursts // PART_BURSTS)
     part: list[Schedule] = []
     size = 0
     for schedule in schedules:
         part.append(schedule)
         size += len(schedule.bursts)
-        if size >= PART_BURSTS:
+        if size >= most:
             yield part
             part, size = [], 0
     if part:
