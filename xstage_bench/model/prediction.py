@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -101,6 +102,16 @@ class PredictedSchedule:
         columns = [getattr(self, name)[first:end].tolist() for name in _COLUMNS]
         names = ("burst", *_COLUMNS, "regime")
         return [dict(zip(names, row, strict=True)) for row in zip(range(first, end), *columns, self.regime[first:end], strict=True)]
+
+
+def rows_of_all(found: Sequence[PredictedSchedule]) -> Iterator[list[dict[str, Any]]]:
+    """Yield what `PredictedSchedule.rows` returns for each of several; all their bursts are in memory at once."""
+    columns = [np.concatenate([getattr(p, name) for p in found]).tolist() for name in _COLUMNS]
+    counts = [len(p.regime) for p in found]
+    names = ("burst", *_COLUMNS, "regime")
+    numbers = chain.from_iterable(map(range, counts))
+    rows = (dict(zip(names, row, strict=True)) for row in zip(numbers, *columns, chain.from_iterable(p.regime for p in found), strict=True))
+    return (list(islice(rows, count)) for count in counts)
 
 
 def total_ns(schedule: Schedule, start_ns: FloatArray, end_ns: FloatArray) -> float:
