@@ -62,7 +62,8 @@ class Manifest:
         ``rows``, ``executions``, ``schedules`` and per status ``status_ok``, ...; filled in at the end.
     wall_s : float or None
     parts : dict of str to str
-        Digest of each part by its name in the folder; filled in at the end. Empty while the run goes on, and in runs from before digests.
+        Digest of each Parquet file by its name in the folder; filled in at the end. Empty while the run goes on, and in runs from before
+        digests.
     notes : list of str
         What a reader should know, one sentence each.
     """
