@@ -17,6 +17,7 @@ from xstage_bench.model.interpolate import Law, law_at
 from xstage_bench.model.node.packed import pack
 from xstage_bench.model.node_pair import predict_by_node
 from xstage_bench.model.prediction import Form, PredictedSchedule, cut
+from xstage_bench.model.stage import require_sms
 from xstage_bench.schedule.bursts import Schedule
 
 
@@ -210,22 +211,16 @@ def predict_schedules(
     Raises
     ------
     UsageError
-        The model has no such pair or flavour, or a schedule has more producers than its GPU has SMs: every fit includes all SMs,
-        so the largest count that it has seen is that of the GPU.
+        The model has no such pair or flavour, or a schedule has more producers than its GPU has SMs.
     """
     pairs = _pairs(model, schedules, pair)
     entries: dict[tuple[int, int, int], tuple[float, tuple[str, ...]]] = {}
     notes = []
     for schedule, found in zip(schedules, pairs, strict=True):
-        producers, seen = schedule.producer_count, found.calibrated_range.producers
-        if seen is not None and producers > seen[1]:
-            raise UsageError(
-                f"{producers} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs",
-                f"use at most {seen[1]} producers",
-            )
-        key = (id(found), producers, schedule.warps)
+        key = (id(found), schedule.producer_count, schedule.warps)
         if key not in entries:
-            entries[key] = _t0_note(found, producers, schedule.warps)
+            require_sms(model, found, schedule.producer_count)
+            entries[key] = _t0_note(found, *key[1:])
         fits, said = entries[key]
         notes.append(said if any(b.bytes > fits for b in schedule.bursts) else ())
     return _predict_all(model, schedules, pairs, sm_clock_mhz, notes=notes)
