@@ -155,7 +155,7 @@ def cut(
         inside, said = seen[at], () if known[i] else (EXTRAPOLATED,)
         if not s.warps_meet and inside.size > 1:
             inside, said = inside & (np.arange(inside.size) == 0), (*said, APART)
-        of_bursts = {name: array[at] for name, array in zip(names, arrays, strict=True)}
+        of_bursts: dict[str, Any] = {name: array[at] for name, array in zip(names, arrays, strict=True)}
         out.append(
             PredictedSchedule(
                 **of_bursts,
