@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from xstage_bench.judge.gate import judged
 from xstage_bench.measure.bursts import record_run
 from xstage_bench.measure.launch import finished
-from xstage_bench.model.run_fit import fit_run, usable_samples, validate_run, write_model, write_validation
+from xstage_bench.model.run_fit import fit_run, require_fitted, usable_samples, validate_run, write_model, write_validation
 from xstage_bench.record.reader import load_run
 from xstage_bench.show.report import write_report_files
 
@@ -62,6 +62,11 @@ def profile(
     -------
     Profiled
         Its run's manifest names the pairs that failed.
+
+    Raises
+    ------
+    DataError
+        Nothing was measured that a fit may use.
     """
     if resume and finished(folder):  # interrupted after the last sample: what is left is to derive
         say(f"{folder} was measured to the end")
@@ -69,10 +74,11 @@ def profile(
     else:
         say(f"measuring into {folder}")
         run = record_run(options, folder, argv, resume=resume, progress=progress)
-    if usable_samples(run).empty:
+    if usable_samples(run).empty and run.manifest.failed_pairs:
         return Profiled(run, None, None)
     say("fitting")
     model = fit_run(run)
+    require_fitted(run, model)
     files = {"model": write_model(run, model)}
     say("validating on the held-out schedules")
     validation = validate_run(run, model)

@@ -32,6 +32,15 @@ def test_a_run_of_held_out_rows_alone_is_not_fitted(xstage, tmp_path):
     assert not (tmp_path / "mine" / "model.json").exists()
 
 
+def test_a_profile_that_fits_nothing_is_no_success(xstage, tmp_path):
+    words = ("--quick", "--pairs", "0:1", "--only", "holdout_tiny", "--out", tmp_path / "run")
+    done = xstage("profile", "--backend", "sim", *words)
+    assert (done.code, done.out) == (1, "")
+    assert "holds nothing that a fit may use" in done.err.splitlines()[-2]
+    assert not (tmp_path / "run" / "model.json").exists()
+    assert (tmp_path / "run" / "samples").is_dir()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

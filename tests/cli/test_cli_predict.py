@@ -6,11 +6,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import h200
 import pytest
 
+from xstage_bench.cli import predict
+
 MODEL = h200.MODEL
+TILES = Path(__file__).parents[1] / "data" / "tiles.npz"
 CSV = """name,producers,form,producer,compute_cycles,bytes,waits_for,signals,phase
 two tiles,2,ping_pong,0,9000,0,,0,linear 1
 ,,,0,4000,32768,0,,linear 2
@@ -93,3 +97,35 @@ def test_run_executes_tasks_on_the_simulator(xstage: Callable[..., Any], tasks: 
     assert "SIMULATED" in done.err
     (row,) = done.document()["rows"]
     assert row["total_us"]["value"] > row["no_store_us"]["value"] > 6.0
+
+
+def test_a_long_file_is_predicted_in_parts_alike(xstage: Callable[..., Any], tmp_path: Path) -> None:
+    rows = [f"s{i // 3 if i < 60 else 99},8,4,free,{2048 * (1 + i % 7)},{i}\n" for i in range(90)]  # twenty short ones and a long one
+    (tmp_path / "s.csv").write_text("schedule,producers,warps,start,bytes,gap_cycles\n" + "".join(rows))
+    whole = xstage("predict", MODEL, tmp_path / "s.csv", "--json").document()
+    with patch.object(predict, "PART_BURSTS", 16):
+        parts = xstage("predict", MODEL, tmp_path / "s.csv", "--json").document()
+        shown = xstage("predict", MODEL, tmp_path / "s.csv").out
+    assert [len(s["bursts"]) for s in whole["schedules"]] == [3] * 20 + [30]
+    assert shown.count("8 producers x 4 warps") == 21
+    for a, b in zip(parts["schedules"], whole["schedules"], strict=True):
+        assert {k: v for k, v in a.items() if k not in ("bursts", "total_ns")} == {
+            k: v for k, v in b.items() if k not in ("bursts", "total_ns")
+        }
+        assert a["total_ns"] == pytest.approx(b["total_ns"])
+        for x, y in zip(a["bursts"], b["bursts"], strict=True):
+            assert x == pytest.approx(y)
+
+
+@pytest.mark.parametrize("suffix", ["json", "csv"])
+def test_what_is_written_for_others_reads_back(xstage: Callable[..., Any], tmp_path: Path, suffix: str) -> None:
+    schedule, own, advised = (tmp_path / f"{name}.{suffix}" for name in ("schedule", "own", "advised"))
+    assert xstage("import", TILES, "--schedule", schedule, "--tasks", own).code == 0
+    assert xstage("advise", MODEL, "--bytes", "30720", "--tiles", "4", "--tile-ns", "5000", "--out", advised).code == 0
+    counts = [
+        len(entry.get("tasks", entry.get("bursts")))
+        for path in (schedule, own, advised)
+        for key in ("schedules", "task_schedules")
+        for entry in xstage("predict", MODEL, path, "--json").document().get(key, [])
+    ]
+    assert counts == [18, 18 * 132, 4 * 132]

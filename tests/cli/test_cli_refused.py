@@ -37,6 +37,7 @@ CALLS: dict[tuple[str, ...], list[tuple[str, str]]] = {
         ("--figure nowhere/a.png", "no such folder"),
         ("--quiet-tile-ns 0 --quiet-tiles 6", "quiet tiles need both"),
     ],
+    ("export", MODEL, "--table", "model", "--warps", "4"): [("", "together"), ("--producers 133", "has 132 SMs")],
     ("compare",): [
         ("", "0 runs were named"),
         (MODEL, "1 runs were named"),
@@ -90,7 +91,7 @@ CALLS: dict[tuple[str, ...], list[tuple[str, str]]] = {
     ("measure", "scenes", "--backend", "sim"): [
         ("--pattern star", "star"),
         ("--study pulls", "knows nothing of company"),
-        ("--bytes 1000", "not a multiple"),
+        ("--bytes 30001", "scene 'pair A>B': schedules[0]: burst 0: 30001 bytes is not a multiple of 2048"),
         ("--destination 9 --pattern pair", "GPU 9 asked for"),
     ],
 }

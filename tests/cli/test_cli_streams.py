@@ -63,7 +63,9 @@ def test_a_folder_whose_path_is_not_utf_8(small_run: Path, tmp_path: Path) -> No
     ("words", "incomplete", "offered"),
     [
         ("xstage run --backend", "sim:h200", "sim:h200-nv18-x2"),
-        ("xstage run --backend", "replay:", "replay:h200-nv18"),
+        ("xstage run --backend", "replay:", "replay:h200-x2/profile"),
+        ("xstage compare --reference", "h200-nv", "h200-nv18"),
+        ("xstage compare", "h200-nv", "h200-nv18"),
         ("xstage run --only", "iso", "isolated"),
         ("xstage advise m.json --flavour", "st.v", "st.v4"),
     ],

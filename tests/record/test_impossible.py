@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from record_fake import make_run
 
+from xstage_bench.record.manifest import load_manifest, save_manifest
 from xstage_bench.record.reader import load_run
 
 
@@ -29,7 +31,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 
 def put(folder: Path, table: str, column: str, value: Any, at: int = 0) -> Path:
     """Write a value into one row of status ``ok``."""
-    path = folder / table / "part-0000.parquet"
+    path = folder / ("traces.parquet" if table == "traces" else f"{table}/part-0000.parquet")
     frame = pq.read_table(path)
     rows = np.flatnonzero(frame.column("status").to_numpy() == "ok") if table == "samples" else np.arange(len(frame))
     index = frame.column_names.index(column)
@@ -67,11 +69,23 @@ def test_a_sample_that_cannot_be_is_marked_and_no_other(folder: Path, sound: Pat
     assert (before["status"] != "impossible").all()
 
 
-@pytest.mark.parametrize(("column", "value"), [("end_ns", -1e12), ("issue_cycles", float("inf")), ("drain_cycles", -1.0)])
-def test_an_execution_with_a_producer_that_cannot_be_is_left_out_whole(folder: Path, sound: Path, column: str, value: float) -> None:
-    put(folder, "producers", column, value)
-    before, after = load_run(sound).producers(), load_run(folder).producers()
-    keys = ["schedule", "process", "repetition", "order"]
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("producers", "end_ns", -1e12),
+        ("producers", "issue_cycles", float("inf")),
+        ("producers", "drain_cycles", -1.0),
+        ("traces", "cycles", float("inf")),
+        ("traces", "cycles", -1.0),
+        ("traces", "store", -1),
+    ],
+)
+def test_an_execution_with_a_producer_or_store_that_cannot_be_is_left_out_whole(
+    folder: Path, sound: Path, table: str, column: str, value: float
+) -> None:
+    put(folder, table, column, value)
+    before, after = (getattr(load_run(run), table)() for run in (sound, folder))
+    keys = ["schedule", "process", "repetition", *(["order"] if table == "producers" else [])]
     first = (before[keys] == before[keys].iloc[0]).all(axis=1)
     assert len(after) == len(before) - first.sum()
 
@@ -79,7 +93,11 @@ def test_an_execution_with_a_producer_that_cannot_be_is_left_out_whole(folder: P
 def test_files_that_are_not_as_they_were_written_are_named(folder: Path, sound: Path) -> None:
     assert load_run(sound).changed() == []
     path = put(folder, "samples", "issue_mean_cycles", 7.0)
-    assert load_run(folder).changed() == ["samples/part-0000.parquet"]
+    put(folder, "traces", "cycles", 7.0)
+    assert load_run(folder).changed() == ["samples/part-0000.parquet", "traces.parquet"]
+    assert load_run(folder).changed(("producers",)) == []
+    manifest = load_manifest(folder)
+    save_manifest(folder, replace(manifest, parts={n: d for n, d in manifest.parts.items() if n != "traces.parquet"}))  # before its digest
     shutil.copy(path, path.with_name("part-0099.parquet"))
     (lost,) = [p for p in (folder / "producers").iterdir() if p.name == "part-0000.parquet"]
     lost.unlink()

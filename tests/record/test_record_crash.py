@@ -274,6 +274,8 @@ class TestResume:
             manifest = writer.finish()
         assert manifest.counts["executions"] == len(plan)
         assert "resumed at" in manifest.notes[0]
+        assert load_run(tmp_path / "r").changed() == []
+        assert "traces.parquet" in manifest.parts
 
     def test_while_it_is_being_written(self, tmp_path):
         writer = RunWriter(tmp_path / "r", make_manifest())

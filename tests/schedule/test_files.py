@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from random_schedules import random_tasks, schedules
 
 from xstage_bench.errors import DataError, UsageError, XStageError
-from xstage_bench.schedule.burst_csv import COLUMNS
+from xstage_bench.schedule import burst_csv
+from xstage_bench.schedule.burst_csv import COLUMNS, schedules_from_csv
 from xstage_bench.schedule.burst_files import load_bursts, save_bursts
 from xstage_bench.schedule.bursts import Burst, Schedule
 from xstage_bench.schedule.task_csv import COLUMNS as TASK_COLUMNS
@@ -121,6 +123,35 @@ def test_whatever_the_cells_only_our_errors(tmp_path_factory, load, first, heade
     head = [*first, *(h for h in header if h not in first)]
     path.write_text("\n".join(",".join(row) for row in [head, *([*first.values(), *r] for r in rows)]))
     loads_or_says_why(load, path)
+
+
+CELLS = st.sampled_from(
+    ["2048", "4096.0", "2048.5", "1", "", "nan", " 2048", "0", "132", "smid:0 2", "free", "a", "b", "#a", '"a"', "9" * 16, "-1", "1e3"]
+)
+
+
+@given(
+    names=st.lists(st.sampled_from(["schedule", "start", "warps", "gap_cycles", "start_ns", "source", ""]), max_size=4, unique=True),
+    rows=st.lists(st.lists(CELLS, min_size=4, max_size=4), min_size=1, max_size=6),
+    good=st.booleans(),
+    line_end=st.sampled_from(["\n", "\r\n", "\n\n"]),
+)
+@settings(deadline=None, max_examples=200)
+def test_columns_and_rows_are_read_alike(names, rows, good, line_end):
+    plain = {"schedule": "ab", "start": ("free", ""), "warps": "12", "gap_cycles": ("7", "8.0", ""), "start_ns": ("0", ""), "source": "0"}
+    lines = [["producers", "bytes", *names]]
+    for row in rows:
+        fine = [plain.get(name, "0")[len(cell) % len(plain.get(name, "0"))] for name, cell in zip(names, row, strict=False)]
+        lines.append(["8", "4096", *fine] if good else ["8", *row[: 1 + len(names)]])
+    text = line_end.join(",".join(line) for line in lines)
+    found = []
+    for long in (0, 1 << 40):
+        with patch.object(burst_csv, "_LONG", long):
+            try:
+                found.append(schedules_from_csv(text))
+            except DataError as error:
+                found.append((error.message, error.hint))
+    assert found[0] == found[1]
 
 
 def written(tmp_path: Path, content: object, load=load_bursts):

@@ -78,6 +78,7 @@ def test_our_table_through_pandas_reads_back(tmp_path_factory, some):
         ("# nThread 1 nGpus 8 minBytes 8\n", "nccl-tests"),
         ('<?xml version="1.0"?>\n', "XML"),
         ('{"schema_version": 1, "sm_clock_mhz": 1980, "pairs": []}', "a model of xstage"),
+        ('{"schema_version": 1, "provenance": {}, "stages": []}', "an export of a model for other programs"),
         ("PK\x03\x04", "zip"),
     ],
 )

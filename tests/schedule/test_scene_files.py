@@ -70,6 +70,11 @@ def entry(**changed: Any) -> str:
     return json.dumps({"schema_version": 1, "scenes": [{"name": "n", "schedules": [{"bursts": [{"bytes": 65536}], **changed}]}]})
 
 
+def crowded(smids: int) -> str:
+    scene = json.loads(entry())["scenes"][0] | {"name": "n of {gpus}", "company": [{"kind": "pull", "gpu": 0, "other": 1, "smids": smids}]}
+    return json.dumps(scene)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -81,6 +86,7 @@ def entry(**changed: Any) -> str:
         ("s.json", entry(destination=5), "schedules[0]: GPU 5 asked for, but there are 2"),
         ("s.json", entry(source="others", destination="others"), "source 'others' needs a destination"),
         ("s.json", entry(destination="others", producers=8), "destination 'others' deals all SMs out"),
+        ("s.json", crowded(500), "scene 'n of 2': company 'pull' on 500 SMs, but GPU 0 has 132"),
         ("s.json", entry(offset_ns=10, bursts=[{"bytes": 2048}] * 2), "offset_ns with several bursts"),
     ],
 )

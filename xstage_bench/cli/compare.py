@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xstage_bench.cli.options import MODEL, common, percent
+from xstage_bench.cli.options import MODEL, common, completing, percent
 from xstage_bench.cli.output import Output, table
 from xstage_bench.cli.progress import at_work
 from xstage_bench.errors import GATE, REGRESSION, DataError, UsageError
@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 _ACROSS = ["backend", "gpu", "schema"]
 
 
+def _references() -> list[str]:
+    from xstage_bench.judge.compare import references
+
+    return sorted(references())
+
+
 @click.command("compare", short_help="Compare two runs, or one with a shipped node.")
 @click.argument("runs", type=MODEL, nargs=-1, metavar="[BASELINE] RUN")
-@click.option("--reference", metavar="NAME", help="The baseline is this measured node, such as h200-nv18.")
+@click.option("--reference", metavar="NAME", help="The baseline is this measured node, such as h200-nv18.", **completing(_references))
 @click.option("--margin", callback=percent, default="5", show_default=True, metavar="PERCENT", help="The smallest change that matters.")
 @click.option("--across", type=click.Choice(_ACROSS), multiple=True, help="Compare although this differs; repeatable.")
 @click.option("--strict", is_flag=True, help="Exit 4 when nothing is worse but something is undetermined.")

@@ -148,11 +148,10 @@ def _probe_names() -> Iterable[str]:
 
 
 def _backends() -> Iterable[str]:
+    from xstage_bench.device.replay import replayable
     from xstage_bench.device.sim import PRESETS
-    from xstage_bench.io.assets import asset_dir
 
-    recorded = sorted(path.parent.name for path in asset_dir("results").glob("reference/*/manifest.json"))
-    return ["auto", "cuda", "sim", *(f"sim:{name}" for name in PRESETS), *(f"replay:{name}" for name in recorded)]
+    return ["auto", "cuda", "sim", *(f"sim:{name}" for name in PRESETS), *(f"replay:{name}" for name in replayable())]
 
 
 def backend(verb: Verb) -> Verb:

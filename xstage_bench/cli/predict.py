@@ -16,6 +16,7 @@ from xstage_bench.cli.output import STDOUT, Output, check_file, counted, model_g
 from xstage_bench.cli.progress import at_work
 from xstage_bench.cli.workload import check_workload, show_workload, workload_options
 from xstage_bench.errors import UsageError
+from xstage_bench.io.no_collection import no_collection
 
 if TYPE_CHECKING:
     from xstage_bench.model.document import Model
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from xstage_bench.schedule.bursts import Schedule
 
 ROWS_SHOWN = SCHEDULES_SHOWN = 64
-PART_BURSTS = 1 << 16
+PART_BURSTS = 1 << 15
 COLUMNS = (
     "burst", "start_ns", "t0_cycles", "issue_cycles", "issue_low_cycles", "issue_high_cycles", "issue_max_cycles", "backlog_bytes",
     "visible_ns", "regime", "in_calibrated_range",
@@ -76,7 +77,7 @@ def command(
         if trace is not None or pair is not None:
             raise UsageError("a scene file names its pairs, and has no time line", "leave out --pair and --trace")
         return _show_scenes(out, loaded, head, schedule, sm_clock_mhz)
-    with at_work(f"predicting {schedule}"):
+    with at_work(f"predicting {schedule}"), no_collection():
         found, outside, count = _predict(
             out, loaded, head, schedule, pair, sm_clock_mhz, compute, shown=trace != STDOUT, keep=trace is not None
         )
@@ -181,13 +182,13 @@ def _predict_bursts(
             found = predict_schedules(model, part, pair=pair, sm_clock_mhz=mhz)
             outside += sum(not p.in_calibrated_range.all() for p in found)
             notes.update(dict.fromkeys(note for p in found for note in p.notes))
-            for schedule, predicted in zip(part, found, strict=True) if shown else ():
-                if out.json:
-                    file.write(b",\n" if done else b"\n")
-                    file.writelines(_burst_json(schedule, predicted))
-                elif done < SCHEDULES_SHOWN:
-                    file.write((b"\n\n" if done else b"") + wrapped(_burst_text(schedule, predicted), columns_of(sys.stdout)).encode())
-                done += 1
+            if shown and out.json:
+                file.write(b",\n" if done else b"\n")
+                file.writelines(_burst_json(part, found))
+            elif shown:
+                for number, (schedule, predicted) in enumerate(zip(part[: max(0, SCHEDULES_SHOWN - done)], found, strict=False), done):
+                    file.write((b"\n\n" if number else b"") + wrapped(_burst_text(schedule, predicted), columns_of(sys.stdout)).encode())
+            done += len(part)
             kept += found if keep else []
         if out.json:
             file.write(b"\n  " + opening[cut:])
@@ -204,29 +205,44 @@ def _predict_bursts(
 
 
 def _parts(schedules: list[Schedule]) -> Iterator[list[Schedule]]:
+    """Yield parts of like size, a long schedule alone: a short last one would take the slower of the two event loops."""
+    bursts = sum(len(s.bursts) for s in schedules)
+    most = bursts / max(1, bursts // PART_BURSTS)
     part: list[Schedule] = []
     size = 0
     for schedule in schedules:
+        if part and len(schedule.bursts) >= most:
+            yield part
+            part, size = [], 0
         part.append(schedule)
         size += len(schedule.bursts)
-        if size >= PART_BURSTS:
+        if size >= most:
             yield part
             part, size = [], 0
     if part:
         yield part
 
 
-def _burst_json(schedule: Schedule, predicted: PredictedSchedule) -> Iterator[bytes]:
-    """Yield one schedule of the document, a few bursts at a time; infinities become null."""
+def _burst_json(schedules: list[Schedule], found: list[PredictedSchedule]) -> Iterator[bytes]:
+    """Yield schedules of the document: several at once, or one a few bursts at a time; infinities become null."""
     import msgspec
 
-    head = {
-        "schedule": schedule.key(), "pair": predicted.pair, "model": predicted.model, "sm_clock_mhz": predicted.sm_clock_mhz,
-        "total_ns": predicted.total_ns, "notes": predicted.notes, "holdout": predicted.holdout,
-    }  # fmt: skip
-    yield msgspec.json.encode(head)[:-1] + b',"bursts":['
-    for first in range(0, len(predicted.regime), PART_BURSTS):
-        yield (b"," if first else b"") + msgspec.json.encode(predicted.rows(first, first + PART_BURSTS))[1:-1]
+    from xstage_bench.model.prediction import rows_of_all
+
+    heads = [
+        {
+            "schedule": s.key(), "pair": p.pair, "model": p.model, "sm_clock_mhz": p.sm_clock_mhz, "total_ns": p.total_ns,
+            "notes": p.notes, "holdout": p.holdout,
+        }
+        for s, p in zip(schedules, found, strict=True)
+    ]  # fmt: skip
+    if len(found) > 1:
+        entries = [{**head, "bursts": rows} for head, rows in zip(heads, rows_of_all(found), strict=True)]
+        yield msgspec.json.Encoder().encode_lines(entries)[:-1].replace(b"\n", b",\n")
+        return
+    yield msgspec.json.encode(heads[0])[:-1] + b',"bursts":['
+    for first in range(0, len(found[0].regime), PART_BURSTS):
+        yield (b"," if first else b"") + msgspec.json.encode(found[0].rows(first, first + PART_BURSTS))[1:-1]
     yield b"]}"
 
 

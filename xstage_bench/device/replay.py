@@ -53,12 +53,16 @@ def find_run(where: str) -> Run:
     for root in roots:
         if where and (root / where).is_dir():
             return load_run(root / where)
-    raise UsageError(f"no recorded run '{where}'", _what_can_be_replayed(roots))
+    raise UsageError(f"no recorded run '{where}'", _what_can_be_replayed())
 
 
-def _what_can_be_replayed(roots: Sequence[Path]) -> str:
-    """A hint: the recorded runs below `roots` that hold samples; a reference holds only what was derived from its."""
-    names = sorted({str(m.parent.relative_to(root)) for root in roots[:1] for m in root.rglob("samples")})
+def replayable() -> list[str]:
+    """Return the names of the recorded runs that hold samples; a reference holds only what was derived from its."""
+    return sorted({str(m.parent.relative_to(root)) for root in _result_roots()[:1] for m in root.rglob("samples")})
+
+
+def _what_can_be_replayed() -> str:
+    names = replayable()
     return f"give the path of a run folder{', or one of: ' + ', '.join(names) if names else ''}"
 
 
@@ -100,7 +104,7 @@ class ReplayDevice:
         samples = self._run.samples()
         processes = sorted(samples["process"].unique().tolist())
         if not processes:
-            raise UsageError(f"'{where}' holds no samples, so nothing can be replayed", _what_can_be_replayed(_result_roots()))
+            raise UsageError(f"'{where}' holds no samples, so nothing can be replayed", _what_can_be_replayed())
         if process not in processes:
             raise UsageError(f"process {process} is not in the run '{self._name}'", f"it has processes {processes}")
         self._process = process

@@ -15,6 +15,7 @@ import msgspec
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.io.atomic import write_bytes
+from xstage_bench.io.other_files import what_it_is
 
 T = TypeVar("T")
 #: As a file to read.
@@ -71,7 +72,9 @@ def read_json(path: Path, type: type[T], *, newest: int | None = None) -> T:
     try:
         return msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{path}: {_explain(error, data)}", "mend this place in the file, or make the file again") from error
+        other = what_it_is(data)
+        why = _explain(error, data) + (f"; it looks like {other}" if other and not other.endswith(" of xstage") else "")
+        raise DataError(f"{path}: {why}", "mend this place in the file, or make the file again") from error
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:

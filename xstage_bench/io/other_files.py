@@ -22,6 +22,7 @@ _TEXT = tuple(
         (rb"nccl-tests version|^# nThread \d+ nGpus", "an nccl-tests result"),
         (rb"^\s*<(?:\?xml|!doctype|html)", "XML or HTML"),
         (rb'"sm_clock_mhz".*"pairs"\s*:|"pairs"\s*:.*"burst_gap"', "a model of xstage"),
+        (rb'"provenance"\s*:.*"stages"\s*:|^\[provenance\]', "an export of a model for other programs; xstage reads the model.json itself"),
         (rb'"models"\s*:.*"n_schedules"', "a validation of xstage"),
         (rb"^\W*probe\W.*\bissue_", "the samples of a run, as xstage export writes them"),
     )

@@ -144,6 +144,13 @@ def load_side(where: Path) -> Side:
     return Side(str(where), model, manifest, validation, where if where.is_dir() else None)
 
 
+def references() -> dict[str, Path]:
+    """Return what `load_reference` takes, by name: where each model stands."""
+    root = asset_dir("results") / "reference"
+    shipped = {p.parent.name: p.parent for p in root.glob(f"*/{MODEL_NAME}")}
+    return {e.name: e.model_path for e in entries().values() if e.model_path is not None} | shipped
+
+
 def load_reference(name: str) -> Side:
     """Read one of the nodes that are shipped with this package, or an entry of the registry that was measured.
 
@@ -152,9 +159,7 @@ def load_reference(name: str) -> Side:
     UsageError
         There is none of this name; the hint lists those there are.
     """
-    root = asset_dir("results") / "reference"
-    shipped = {p.parent.name: p.parent for p in root.glob(f"*/{MODEL_NAME}")}
-    known = {e.name: e.model_path for e in entries().values() if e.model_path is not None} | shipped
+    known = references()
     if name not in known:
         raise UsageError(f"there is no reference node '{name}'", f"use one of: {', '.join(sorted(known)) or 'none is installed'}")
     side = load_side(known[name])

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xstage_bench.errors import DataError
-from xstage_bench.model.arrays import BoolArray
-from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.cells import asked_rows, groups
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.node.entry import NodeBasis, NodeEntry, calibrate_node, model_of
 from xstage_bench.model.node.intervals import in_range, interval
 from xstage_bench.model.node.issue import BORROWED
+from xstage_bench.model.node.packed import RULES, pack
 from xstage_bench.model.node.placement import Placement
-from xstage_bench.model.node.predict import predict_node
-from xstage_bench.model.prediction import PredictedSchedule, judged_range, total_ns
+from xstage_bench.model.node.predict import predict_packed
+from xstage_bench.model.prediction import PredictedSchedule, cut
 from xstage_bench.schedule.bursts import Schedule
 
 if TYPE_CHECKING:
@@ -108,9 +107,13 @@ def entry_of(pair: PairModel) -> NodeEntry | None:
 
 
 def predict_by_node(
-    pair: PairModel, schedules: Sequence[Schedule], sm_clock_mhz: float | None = None, compiled: bool | None = None
+    pair: PairModel,
+    schedules: Sequence[Schedule],
+    sm_clock_mhz: float | None = None,
+    notes: Sequence[tuple[str, ...]] | None = None,
+    compiled: bool | None = None,
 ) -> list[PredictedSchedule] | None:
-    """Predict schedules with a pair's node model; None when it has none, or none with intervals.
+    """Predict schedules with a pair's node model; None when it has none, or none with intervals. `notes`: more on each schedule.
 
     Raises
     ------
@@ -123,39 +126,31 @@ def predict_by_node(
     if entry is None or entry.spread is None:
         return None
     model = model_of(entry)
-    found = predict_node(model, schedules, sm_clock_mhz=sm_clock_mhz, compiled=compiled)
-    isolated = np.array([s.start == "isolated" for s in schedules])
-    low, high = interval(found, entry.spread, isolated)
-    out = []
-    for i, s in enumerate(schedules):
-        at = slice(int(found.first[i]), int(found.first[i + 1]))
-        size = np.array([b.bytes for b in s.bursts], dtype=np.float64)
-        seen: BoolArray = in_range(
-            entry.spread, model, np.full(size.size, float(s.producer_count)), np.full(size.size, float(s.warps)), size
-        )
-        inside, notes = judged_range(s, seen)
-        notes = notes if model.issue.table is not None else (*notes, BORROWED)
-        issue, t0 = found.issue_cycles[at], found.t0_cycles[at]
-        out.append(
-            PredictedSchedule(
-                pair=pair.pair,
-                model="node",
-                sm_clock_mhz=found.sm_clock_mhz,
-                t0_cycles=t0,
-                issue_cycles=issue,
-                issue_max_cycles=found.issue_max_cycles[at],
-                issue_low_cycles=low[at],
-                issue_high_cycles=high[at],
-                stall_cycles=np.maximum(issue - t0, 0.0),
-                backlog_bytes=found.backlog_bytes[at],
-                start_ns=found.start_ns[at],
-                end_ns=found.start_ns[at] + issue * 1e3 / found.sm_clock_mhz,
-                visible_ns=found.visible_ns[at],
-                regime=tuple("stalled" if x else "free" for x in issue > STALLED * t0),
-                in_calibrated_range=inside,
-                total_ns=total_ns(s, found.start_ns[at], found.start_ns[at] + issue * 1e3 / found.sm_clock_mhz),
-                notes=notes,
-                holdout=pair.holdout_status,
-            )
-        )
-    return out
+    packed = pack(schedules)
+    found = predict_packed(model, packed, sm_clock_mhz=sm_clock_mhz, compiled=compiled)
+    low, high = interval(found, entry.spread, packed.rule == RULES["isolated"])
+    producers = np.array([float(s.producer_count) for s in schedules])
+    if model.issue.table is None:
+        notes = [(BORROWED, *said) for said in notes] if notes else [(BORROWED,)] * len(schedules)
+    return cut(
+        schedules,
+        found.first,
+        {
+            "t0_cycles": found.t0_cycles,
+            "issue_cycles": found.issue_cycles,
+            "issue_max_cycles": found.issue_max_cycles,
+            "issue_low_cycles": low,
+            "issue_high_cycles": high,
+            "stall_cycles": found.stall_cycles,
+            "backlog_bytes": found.backlog_bytes,
+            "start_ns": found.start_ns,
+            "end_ns": found.start_ns + found.issue_cycles * 1e3 / found.sm_clock_mhz,
+            "visible_ns": found.visible_ns,
+        },
+        in_range(entry.spread, model, producers[packed.owner], packed.warps[packed.owner], packed.bytes),
+        notes,
+        pair=pair.pair,
+        model="node",
+        sm_clock_mhz=found.sm_clock_mhz,
+        holdout=pair.holdout_status,
+    )

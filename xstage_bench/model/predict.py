@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from xstage_bench.errors import DataError, UsageError
 from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
-from xstage_bench.model.burst_gap import STALLED, asked_clock
+from xstage_bench.model.burst_gap import asked_clock
 from xstage_bench.model.document import Model, PairModel
 from xstage_bench.model.headline import headline_entry, t0_at
 from xstage_bench.model.interpolate import Law, law_at
 from xstage_bench.model.node.packed import pack
 from xstage_bench.model.node_pair import predict_by_node
-from xstage_bench.model.prediction import Form, PredictedSchedule, judged_range, total_ns
+from xstage_bench.model.prediction import Form, PredictedSchedule, cut
+from xstage_bench.model.stage import require_sms
 from xstage_bench.schedule.bursts import Schedule
 
 
@@ -69,25 +70,50 @@ def predict_all(
     compiled: bool | None = None,
 ) -> list[PredictedSchedule]:
     """Predict many schedules; much faster than one by one. See `predict`, and `predict_node` for `compiled`."""
-    out: dict[int, PredictedSchedule] = {}
-    by_pair: dict[str, tuple[PairModel, list[int]]] = {}
-    for i, schedule in enumerate(schedules):
-        found = pair_model(model, schedule, pair)
-        by_pair.setdefault(f"{found.pair} {found.flavour} {found.layout}", (found, []))[1].append(i)
-    for found, mine in by_pair.values():
-        predicted = predict_by_node(found, [schedules[i] for i in mine], sm_clock_mhz, compiled) if form != "burst_gap" else None
+    return _predict_all(model, schedules, _pairs(model, schedules, pair), sm_clock_mhz, form, compiled=compiled)
+
+
+def _pairs(model: Model, schedules: Sequence[Schedule], pair: str | None) -> list[PairModel]:
+    found: dict[tuple[int, int, str, str], PairModel] = {}
+    heads = [(s.source, s.destination, s.flavour, s.layout) for s in schedules]
+    for head, schedule in zip(heads, schedules, strict=True):
+        if head not in found:
+            found[head] = pair_model(model, schedule, pair)
+    return [found[head] for head in heads]
+
+
+def _predict_all(
+    model: Model,
+    schedules: Sequence[Schedule],
+    pairs: Sequence[PairModel],
+    sm_clock_mhz: float | None,
+    form: Form | None = None,
+    notes: Sequence[tuple[str, ...]] | None = None,
+    compiled: bool | None = None,
+) -> list[PredictedSchedule]:
+    out: list[PredictedSchedule | None] = [None] * len(schedules)
+    by_pair: dict[int, list[int]] = {}
+    for i, found in enumerate(pairs):
+        by_pair.setdefault(id(found), []).append(i)
+    for mine in by_pair.values():
+        found, chosen = pairs[mine[0]], [schedules[i] for i in mine]
+        said = [notes[i] for i in mine] if notes else None
+        predicted = predict_by_node(found, chosen, sm_clock_mhz, said, compiled) if form != "burst_gap" else None
         if predicted is None:
             if form == "node":
                 raise DataError(
                     f"the model has no node model of pair {found.pair}",
                     "measure the probes isolated, periodic, timed, placement; xstage fit",
                 )
-            predicted = _burst_gap(model, found, [schedules[i] for i in mine], sm_clock_mhz)
-        out.update(zip(mine, predicted, strict=True))
-    return [out[i] for i in range(len(schedules))]
+            predicted = _burst_gap(model, found, chosen, sm_clock_mhz, said)
+        for i, p in zip(mine, predicted, strict=True):
+            out[i] = p
+    return cast("list[PredictedSchedule]", out)
 
 
-def _burst_gap(model: Model, found: PairModel, schedules: Sequence[Schedule], sm_clock_mhz: float | None) -> list[PredictedSchedule]:
+def _burst_gap(
+    model: Model, found: PairModel, schedules: Sequence[Schedule], sm_clock_mhz: float | None, notes: Sequence[tuple[str, ...]] | None
+) -> list[PredictedSchedule]:
     clock = asked_clock(model.sm_clock_mhz, sm_clock_mhz)
     scale = 1e3 / clock
     packed = pack(schedules)
@@ -134,24 +160,8 @@ def _burst_gap(model: Model, found: PairModel, schedules: Sequence[Schedule], sm
         "end_ns": end,
         "visible_ns": end + left / rate,
     }
-    regime = np.where(issue > STALLED * t0_cycles, "stalled", "free").tolist()
-    out = []
-    for s, begin, stop in zip(schedules, first, first[1:], strict=False):
-        in_range, notes = judged_range(s, inside[begin:stop])
-        out.append(
-            PredictedSchedule(
-                pair=found.pair,
-                model="burst_gap",
-                sm_clock_mhz=clock,
-                **{name: column[begin:stop] for name, column in columns.items()},
-                regime=tuple(regime[begin:stop]),
-                in_calibrated_range=in_range,
-                total_ns=total_ns(s, start[begin:stop], end[begin:stop]),
-                notes=notes,
-                holdout=found.holdout_status,
-            )
-        )
-    return out
+    whole = {"pair": found.pair, "model": "burst_gap", "sm_clock_mhz": clock, "holdout": found.holdout_status}
+    return cut(schedules, packed.first, columns, inside, notes, **whole)
 
 
 def pair_model(model: Model, schedule: Schedule, pair: str | None = None) -> PairModel:
@@ -212,25 +222,25 @@ def predict_schedules(
     Raises
     ------
     UsageError
-        The model has no such pair or flavour, or a schedule has more producers than its GPU has SMs: every fit includes all SMs,
-        so the largest count that it has seen is that of the GPU.
+        The model has no such pair or flavour, or a schedule has more producers than its GPU has SMs.
     """
-    for schedule in schedules:
-        seen = pair_model(model, schedule, pair).calibrated_range.producers
-        if seen is not None and schedule.producer_count > seen[1]:
-            raise UsageError(
-                f"{schedule.producer_count} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs",
-                f"use at most {seen[1]} producers",
-            )
-    found = predict_all(model, schedules, pair, sm_clock_mhz, compiled=compiled)
-    notes = [_t0_notes(pair_model(model, s, pair), s) for s in schedules]
-    return [replace(p, notes=(*p.notes, *said)) if said else p for p, said in zip(found, notes, strict=True)]
+    pairs = _pairs(model, schedules, pair)
+    entries: dict[tuple[int, int, int], tuple[float, tuple[str, ...]]] = {}
+    notes = []
+    for schedule, found in zip(schedules, pairs, strict=True):
+        key = (id(found), schedule.producer_count, schedule.warps)
+        if key not in entries:
+            require_sms(model, found, schedule.producer_count)
+            entries[key] = _t0_note(found, *key[1:])
+        fits, said = entries[key]
+        notes.append(said if any(b.bytes > fits for b in schedule.bursts) else ())
+    return _predict_all(model, schedules, pairs, sm_clock_mhz, notes=notes, compiled=compiled)
 
 
-def _t0_notes(pair: PairModel, schedule: Schedule) -> list[str]:
-    """Say that T0 of a burst larger than Q was not measured: where it was."""
-    entry = pair.find(schedule.producer_count, schedule.warps) or headline_entry(pair)
+def _t0_note(pair: PairModel, producers: int, warps: int) -> tuple[float, tuple[str, ...]]:
+    """Return Q per SM, and what to say of T0 of a larger burst, which was not measured: where it was."""
+    entry = pair.find(producers, warps) or headline_entry(pair)
     fits = None if entry is None else entry.capacity_bytes_per_producer.value
-    if entry is None or fits is None or max((b.bytes for b in schedule.bursts), default=0) <= fits:
-        return []
-    return [f"T0 of bursts above Q, {fits / 1e3:.3g} kB per SM, is extrapolated; the fit has it at {t0_at(entry)} per SM"]
+    if entry is None or fits is None:
+        return math.inf, ()
+    return fits, (f"T0 of bursts above Q, {fits / 1e3:.3g} kB per SM, is extrapolated; the fit has it at {t0_at(entry)} per SM",)

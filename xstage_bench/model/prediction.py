@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
 
 from xstage_bench.io.short_repr import short_repr
-from xstage_bench.model.arrays import BoolArray, FloatArray
+from xstage_bench.model.arrays import BoolArray, FloatArray, IntArray
+from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.document import HoldoutStatus
 from xstage_bench.schedule.bursts import Schedule
 
@@ -101,21 +104,66 @@ class PredictedSchedule:
         return [dict(zip(names, row, strict=True)) for row in zip(range(first, end), *columns, self.regime[first:end], strict=True)]
 
 
-def judged_range(schedule: Schedule, seen: BoolArray) -> tuple[BoolArray, tuple[str, ...]]:
-    """Return which bursts lie within what a model was judged on, and a note for each reason why others do not.
-
-    Parameters
-    ----------
-    schedule : Schedule
-    seen : ndarray of bool, shape (bursts,)
-        K, W and bytes lie within what the fit has seen.
-    """
-    notes = () if seen.all() else (EXTRAPOLATED,)
-    if schedule.warps_meet or seen.size == 1:
-        return seen, notes
-    return seen & (np.arange(seen.size) == 0), (*notes, APART)
+def rows_of_all(found: Sequence[PredictedSchedule]) -> Iterator[list[dict[str, Any]]]:
+    """Yield what `PredictedSchedule.rows` returns for each of several; all their bursts are in memory at once."""
+    columns = [np.concatenate([getattr(p, name) for p in found]).tolist() for name in _COLUMNS]
+    counts = [len(p.regime) for p in found]
+    names = ("burst", *_COLUMNS, "regime")
+    numbers = chain.from_iterable(map(range, counts))
+    rows = (dict(zip(names, row, strict=True)) for row in zip(numbers, *columns, chain.from_iterable(p.regime for p in found), strict=True))
+    return (list(islice(rows, count)) for count in counts)
 
 
 def total_ns(schedule: Schedule, start_ns: FloatArray, end_ns: FloatArray) -> float:
     """Time until the last burst has been issued; isolated bursts have no common time line, so theirs is the sum."""
     return float((end_ns - start_ns).sum() if schedule.start == "isolated" else end_ns[-1])
+
+
+def cut(
+    schedules: Sequence[Schedule],
+    first: IntArray,
+    columns: Mapping[str, FloatArray],
+    seen: BoolArray,
+    notes: Sequence[tuple[str, ...]] | None = None,
+    **whole: Any,
+) -> list[PredictedSchedule]:
+    """Cut the predictions of many schedules into one for each.
+
+    Parameters
+    ----------
+    schedules : sequence of Schedule
+    first : ndarray of int, shape (schedules + 1,)
+        Bursts of schedule i are ``first[i]:first[i + 1]``.
+    columns : mapping of str to ndarray, shape (bursts,)
+        The fields of `PredictedSchedule` with one number for each burst.
+    seen : ndarray of bool, shape (bursts,)
+        K, W and bytes lie within what the fit has seen.
+    notes : sequence of tuple of str, optional
+        More notes on each schedule.
+    **whole
+        The fields that all have in common.
+    """
+    begin, end = columns["start_ns"], columns["end_ns"]
+    totals = np.where([s.start == "isolated" for s in schedules], np.add.reduceat(end - begin, first[:-1]), end[first[1:] - 1]).tolist()
+    known = np.logical_and.reduceat(seen, first[:-1]).tolist()
+    regime = np.where(columns["issue_cycles"] > STALLED * columns["t0_cycles"], "stalled", "free").tolist()
+    names, arrays = tuple(columns), tuple(columns.values())
+    edges = first.tolist()
+    out = []
+    for i, s in enumerate(schedules):
+        at = slice(edges[i], edges[i + 1])
+        inside, said = seen[at], () if known[i] else (EXTRAPOLATED,)
+        if not s.warps_meet and inside.size > 1:
+            inside, said = inside & (np.arange(inside.size) == 0), (*said, APART)
+        of_bursts: dict[str, Any] = {name: array[at] for name, array in zip(names, arrays, strict=True)}
+        out.append(
+            PredictedSchedule(
+                **of_bursts,
+                regime=tuple(regime[at]),
+                in_calibrated_range=inside,
+                total_ns=totals[i],
+                notes=(*said, *notes[i]) if notes else said,
+                **whole,
+            )
+        )
+    return out

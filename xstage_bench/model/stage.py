@@ -177,7 +177,7 @@ def stage_at(model: Model, producers: int, warps: int, *, pair: str = "0>1", fla
     Raises
     ------
     UsageError
-        The model has no such pair, flavour and layout; or K or W is not positive.
+        The model has no such pair, flavour and layout; K or W is not positive; or K is above the SMs of the GPU.
     DataError
         Nothing was identified for the pair.
     """
@@ -187,6 +187,7 @@ def stage_at(model: Model, producers: int, warps: int, *, pair: str = "0>1", fla
         raise UsageError(f"the model has no pair {pair} with {flavour} {layout}", f"it has: {have}")
     if producers < 1 or warps < 1:
         raise UsageError(f"{producers} producers with {warps} warps: both must be at least 1", "give K and W of the kernel")
+    require_sms(model, found, producers)
     exact = found.find(producers, warps)
     if exact is not None and exact.issue_cycles_per_warp_store.value:
         return _stage(model, found, exact)
@@ -212,6 +213,21 @@ def stage_at(model: Model, producers: int, warps: int, *, pair: str = "0>1", fla
         stalled_gb_per_s=_finite(law.mean_gb_per_s),
         stalled_capacity_bytes=_finite(law.mean_capacity_bytes),
     )
+
+
+def require_sms(model: Model, pair: PairModel, producers: int) -> None:
+    """Refuse more producers than the GPU has SMs: every fit includes all of them, so the largest count that it has seen is that.
+
+    Raises
+    ------
+    UsageError
+        It names how many there are.
+    """
+    seen = pair.calibrated_range.producers
+    if seen is not None and producers > seen[1]:
+        raise UsageError(
+            f"{producers} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs", f"use at most {seen[1]} producers"
+        )
 
 
 def _stage(model: Model, pair: PairModel, e: BurstGap) -> Stage:

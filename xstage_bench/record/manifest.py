@@ -65,7 +65,8 @@ class Manifest:
         Where repetition ended by rule: the half width asked for (`until`), the `floor`, and by pair how many schedules were `sure`, and
         which, by probe, ended at the `ceiling` or with the `budget`, each with the half width that it reached.
     parts : dict of str to str
-        Digest of each part by its name in the folder; filled in at the end. Empty while the run goes on, and in runs from before digests.
+        Digest of each Parquet file by its name in the folder; filled in at the end. Empty while the run goes on, and in runs from before
+        digests.
     notes : list of str
         What a reader should know, one sentence each.
     """

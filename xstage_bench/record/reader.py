@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +21,7 @@ from xstage_bench.record.parts import (
     part_numbers,
     read_table,
 )
-from xstage_bench.record.sound import IMPOSSIBLE, impossible_producers, impossible_samples
+from xstage_bench.record.sound import IMPOSSIBLE, impossible_producers, impossible_samples, impossible_stores
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 from xstage_bench.schedule.completion import DEFAULT
 from xstage_bench.schedule.flavour import recorded_flavour, register
@@ -64,7 +64,10 @@ class Run:
         return self._frame("producers")
 
     def traces(self) -> pd.DataFrame:
-        """Return one row per store of the exemplars; empty when the run recorded none; errors as `samples`."""
+        """Return one row per store of the exemplars; empty when the run recorded none; errors as `samples`.
+
+        Exemplars with a row that cannot be are left out whole.
+        """
         return self._frame("traces")
 
     def arrow_parts(self, table: str) -> Iterator[Any]:
@@ -72,13 +75,15 @@ class Run:
         for path in self._paths(table):
             yield _judged(table, read_table(path, COLUMNS[table]), self.manifest)
 
-    def changed(self) -> list[str]:
-        """Return the names of files that were changed, lost or added since the run wrote them; none where it kept no digests."""
-        if not self.manifest.parts:
+    def changed(self, tables: Sequence[str] = tuple(COLUMNS)) -> list[str]:
+        """Return the names of files of `tables` that were changed, lost or added since they were written; none without digests."""
+        written = {n: digest for n, digest in self.manifest.parts.items() if n.partition("/")[0].removesuffix(".parquet") in tables}
+        if not written:
             return []
-        found = {str(p.relative_to(self.folder)): p for table in ("samples", "producers") for p in self._paths(table)}
-        names = sorted({*found, *self.manifest.parts})
-        return [n for n in names if n not in found or self.manifest.parts.get(n) != file_digest(found[n])]
+        found = {str(p.relative_to(self.folder)): p for table in tables for p in self._paths(table)}
+        if TRACES_NAME not in written:  # a run from before its digest
+            found.pop(TRACES_NAME, None)
+        return [n for n in sorted({*found, *written}) if n not in found or written.get(n) != file_digest(found[n])]
 
     def _paths(self, table: str) -> list[Path]:
         if table == "traces":
@@ -99,16 +104,16 @@ class Run:
 
 
 def _judged(name: str, table: Any, manifest: Manifest) -> Any:
-    """Mark the samples that cannot be; leave out the executions whose producers cannot be."""
+    """Mark the samples that cannot be; leave out the executions whose producers or stores cannot be."""
     import pyarrow as pa
 
-    if name == "traces" or not table.num_rows:
+    if not table.num_rows:
         return table
-    if name == "producers":
-        columns = {n: table.column(n).to_numpy(zero_copy_only=False) for n in _OF_PRODUCERS}
-        if not (bad := impossible_producers(columns)).any():
+    if name != "samples":
+        columns = {n: table.column(n).to_numpy(zero_copy_only=False) for n in _OF[name]}
+        if not (bad := (impossible_producers if name == "producers" else impossible_stores)(columns)).any():
             return table
-        keys = list(zip(*(table.column(n).to_pylist() for n in _EXECUTION), strict=True))
+        keys = list(zip(*(table.column(n).to_pylist() for n in _EXECUTION if n in table.column_names), strict=True))
         gone = {keys[i] for i in bad.nonzero()[0]}
         return table.filter(pa.array([key not in gone for key in keys]))
     columns = {n: table.column(n).to_numpy(zero_copy_only=False) for n in _OF_SAMPLES}
@@ -127,7 +132,7 @@ def _judged(name: str, table: Any, manifest: Manifest) -> Any:
 
 
 _EXECUTION = ("schedule", "source", "destination", "process", "repetition", "order")
-_OF_PRODUCERS = ("issue_cycles", "start_ns", "end_ns", "drain_cycles")
+_OF = {"producers": ("issue_cycles", "start_ns", "end_ns", "drain_cycles"), "traces": ("cycles", "store", "warp", "smid")}
 _OF_SAMPLES = (
     *("source", "destination", "producers", "warps", "burst", "bursts", "bytes", "gap_cycles", "start_ns"),
     *MEASURED,

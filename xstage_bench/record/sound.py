@@ -61,6 +61,14 @@ def impossible_producers(columns: Mapping[str, NDArray[Any]]) -> Bad:
     return bad
 
 
+def impossible_stores(columns: Mapping[str, NDArray[Any]]) -> Bad:
+    """Say of each row of the traces table whether it cannot be: infinite, or before its producer began."""
+    bad: Bad = np.isinf(columns["cycles"])
+    for column in columns.values():
+        bad = bad | (column < 0)
+    return bad
+
+
 def _sample_rules(columns: Mapping[str, NDArray[Any]], node: Node) -> Iterator[tuple[str, Bad]]:
     yield "issue_mean_cycles is missing", np.isnan(columns["issue_mean_cycles"])
     for name in (*MEASURED, "sm_clock_mhz"):

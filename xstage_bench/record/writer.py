@@ -146,7 +146,7 @@ class RunWriter:
         """
         self._reduce()
         if self._new_timelines:
-            write_table(self.folder / TRACES_NAME, to_table(joined(list(self._timelines.values())), TRACES))
+            self._write_part(TRACES_NAME, list(self._timelines.values()), TRACES)
             self._new_timelines = False
         if not self._samples:
             return
@@ -235,9 +235,9 @@ class RunWriter:
             again = (columns["kind"] == "measure") & (columns["burst"] == 0)
             self.done.update(zip(*(columns[n][again].tolist() for n in ("schedule", "process", "repetition")), strict=True))
         self._timelines = timelines(self.folder)
-        for place in (SAMPLES_FOLDER, PRODUCERS_FOLDER):
-            for name in (f"{place}/{part_name(n)}" for n in part_numbers(self.folder / place)):
-                self._digests[name] = part_digest((self.folder / name).read_bytes())
+        there = [f"{place}/{part_name(n)}" for place in (SAMPLES_FOLDER, PRODUCERS_FOLDER) for n in part_numbers(self.folder / place)]
+        for name in (*there, *([TRACES_NAME] if self._timelines else [])):
+            self._digests[name] = part_digest((self.folder / name).read_bytes())
         return resumed(old, at=utc_now())
 
     def _write_part(self, name: str, columns: list[Columns], schema: tuple[Column, ...]) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import gc
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +13,7 @@ from xstage_bench.errors import DataError, UsageError, XStageError
 from xstage_bench.io.atomic import write_bytes
 from xstage_bench.io.csv_rows import truth_text, written_producers
 from xstage_bench.io.json_file import encode_json
+from xstage_bench.io.no_collection import no_collection
 from xstage_bench.schedule.burst_csv import COLUMNS, schedules_from_csv
 from xstage_bench.schedule.bursts import Burst, Schedule, StartRule
 from xstage_bench.schedule.completion import DEFAULT as DEFAULT_COMPLETION
@@ -76,7 +75,7 @@ def load_bursts(path: Path | str) -> list[Schedule]:
     DataError
         The content describes no schedules; the message names the file, the line or entry, the column and the value.
     """
-    with _no_collection():
+    with no_collection():
         return read_either(Path(path), _from_json, schedules_from_csv, "schedule", _HINT)
 
 
@@ -94,18 +93,6 @@ def save_bursts(path: Path | str, schedules: Sequence[Schedule]) -> None:
     if not schedules:
         raise UsageError("there is no schedule to write", "give at least one")
     write_bytes(path, _to_csv(schedules) if path.suffix.lower() == ".csv" else _to_json(schedules))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    # Millions of small objects are made and none is garbage: the cycle collector would double the time looking for some.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _from_json(path: Path, text: str) -> list[Schedule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from xstage_bench.errors import UsageError
@@ -37,6 +38,7 @@ class Completion:
         return INSTRUCTIONS.index(self.instruction)
 
 
+@lru_cache  # asked of every schedule of a file
 def completion_of(name: str) -> Completion:
     """Take ``INSTRUCTION`` or ``INSTRUCTION@warp`` or ``INSTRUCTION@sm`` apart; `UsageError` when it is none of these."""
     instruction, at, who = name.partition("@")

@@ -136,15 +136,20 @@ def expanded(entry: SceneEntry, node: Node) -> Scene:
         The node lacks a GPU or an SM, or a schedule cannot be.
     """
     count = len(node.gpus)
+    called = entry.name.replace("{gpus}", str(count)).replace("{source}", "A").replace("{destination}", "B")
     schedules: list[Schedule] = []
     for i, flow in enumerate(entry.schedules):
         try:
             schedules += _flows(flow, node)
         except XStageError as error:
-            raise UsageError(f"scene '{entry.name}': schedules[{i}]: {error.message}", error.hint) from error
+            raise UsageError(f"scene '{called}': schedules[{i}]: {error.message}", error.hint) from error
     company = []
     for c in entry.company:
         own = node.gpus[_within(c.gpu, count)].smids
+        if isinstance(c.smids, int) and c.smids > len(own):
+            raise UsageError(
+                f"scene '{called}': company '{c.kind}' on {c.smids} SMs, but GPU {c.gpu} has {len(own)}", f"use at most {len(own)}"
+            )
         smids = own[: c.smids] if isinstance(c.smids, int) else tuple(c.smids)
         company.append(Companion(c.kind, c.gpu, _within(c.other, count), smids, c.warps, c.footprint_bytes))
     name = entry.name

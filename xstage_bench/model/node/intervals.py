@@ -123,7 +123,9 @@ def interval(prediction: NodePrediction, spread: ResidualQuantiles, isolated: Bo
     return prediction.issue_cycles * np.exp(low), prediction.issue_cycles * np.exp(high)
 
 
-def in_range(spread: ResidualQuantiles, model: NodeModel, producers: FloatArray, warps: FloatArray, size: FloatArray) -> BoolArray:
+def in_range(
+    spread: ResidualQuantiles, model: NodeModel, producers: FloatArray, warps: FloatArray | IntArray, size: FloatArray
+) -> BoolArray:
     """Return which bursts lie within what the calibration has seen; larger bursts of a saturated stage only repeat."""
     known = spread.calibrated
     sms = len(model.placement.smids)
