@@ -30,8 +30,8 @@ MADE = "<!-- Made by scripts/reference_pages.py (make reference): change the cod
 #: An option that so many commands have in the same words is explained once.
 SHARED = 3
 #: Documents that a user writes: each of their keys is explained here, those of the others by ``xstage explain``.
-WRITTEN_BY_HAND = ("schedules", "task_schedules", "scenes")
-ONLY_SCHEMA = ("node",)  # its keys are explained by `xstage nodes show`
+WRITTEN_BY_HAND = ("schedules", "task_schedules")
+ONLY_SCHEMA = ("node", "scenes")  # `xstage nodes show` and the example say what their keys are
 #: What a model keeps for its own predictions: it is no use to other programs.
 INNER = ("NodeBasis",)
 
@@ -156,7 +156,7 @@ def cli_page() -> str:
         plain = isinstance(command, click.Group) or usage == f"{path} [OPTIONS]"
         parts.append(f"\n## {path}\n" + ("" if plain else f"\n`{usage}`\n") + f"\n{_prose(command.help or '')}\n")
         named = [_name(option) for option in options if option in shared and option not in everywhere]
-        if isinstance(command, click.Group):
+        if isinstance(command, click.Group) and path == "xstage":
             parts.append(f"\n```text\n{_listed(path, command)}```\n")
         own = [(f"`{_cell(name)}`", _cell(text)) for name, text in options if (name, text) not in shared]
         if own:
@@ -193,7 +193,7 @@ def files_page() -> str:
     shown: list[tuple[str, dict[str, Any]]] = []
     for name in (n for n in documents if n not in (*WRITTEN_BY_HAND, *ONLY_SCHEMA)):
         parts.append(f"\n### {name}.json\n\n")
-        objects = [item for item in _objects(documents[name]) if item not in shown]
+        objects = [item for item in _objects(documents[name])[: None if name == "model" else 1] if item not in shown]
         shown += objects
         parts += [f"- **{title}**: {_said(d)} {_keys(d)}.\n" for title, d in objects]
     parts.append(f"\n## Exit codes\n\n{_exit_codes()}")
@@ -375,11 +375,16 @@ def _entries(text: str) -> list[tuple[str, str]]:
     return [(head, " ".join(body)) for head, body in found]
 
 
+MOST_FIELDS = 6  # of a type; its docstring has all
+
+
 def _attributes(item: type) -> str:
     shown = [f.name for f in fields(item) if not f.name.startswith("_")] if is_dataclass(item) else []
     methods = [n for n, v in vars(item).items() if not n.startswith("_") and inspect.isfunction(v)]
     values = [n for n, v in vars(item).items() if not n.startswith("_") and isinstance(v, property)]
-    return ", ".join([*(f"`{name}`" for name in shown + values), *(f"`{name}()`" for name in methods)])
+    known = shown + values
+    more = [f"{len(known) - MOST_FIELDS} more"] if len(known) > MOST_FIELDS + 1 else []
+    return ", ".join([*(f"`{name}`" for name in known[: None if not more else MOST_FIELDS]), *more, *(f"`{name}()`" for name in methods)])
 
 
 EXAMPLE = """import xstage_bench as xs
