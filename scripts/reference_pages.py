@@ -143,7 +143,8 @@ def cli_page() -> str:
     def told_apart(option: tuple[str, str]) -> tuple[str, str]:
         """Say whose option it is where another one of that name is shared too."""
         users = [path.removeprefix("xstage ") for path, _, options in commands if option in options]
-        return (option[0], f"{option[1]} (Of {', '.join(users)}.)") if names[_name(option)] > 1 else option
+        whose = "measure" if all(user.startswith("measure ") for user in users) else ", ".join(users)
+        return (option[0], f"{option[1]} (Of {whose}.)") if names[_name(option)] > 1 else option
 
     everywhere = {option for option in shared if counts[option] == len(leaves)}
     links = [f"[{path.removeprefix('xstage ')}](#{path.replace(' ', '-')})" for path, _, _ in commands]
