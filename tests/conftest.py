@@ -24,6 +24,7 @@ from xstage_bench.record.reader import load_run
 # Hundreds of processes are started: what Python compiles is kept, whatever the environment says, or half of the time goes there.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ.pop("COLUMNS", None)  # pytest's workers set it, and what is printed would be folded to it
 KEPT_S = 7 * 86400
 MANY = 1000
 

@@ -62,7 +62,7 @@ def laid(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[boo
 
 
 def _folded_cells(line: Sequence[str], width: Sequence[int]) -> list[list[str]]:
-    cells = [textwrap.wrap(cell, w, break_long_words=False, break_on_hyphens=False) for cell, w in zip(line, width, strict=True)]
+    cells = [textwrap.wrap(cell, max(1, w), break_long_words=False, break_on_hyphens=False) for cell, w in zip(line, width, strict=True)]
     return [[cell[i] if i < len(cell) else "" for cell in cells] for i in range(max(1, *map(len, cells)))]
 
 

@@ -15,6 +15,7 @@ from xstage_bench.model.burst_gap import STALLED
 from xstage_bench.model.document import BurstGap, Model, PairModel
 from xstage_bench.model.estimate import Estimate
 from xstage_bench.model.interpolate import law_at
+from xstage_bench.model.sms import sms_of
 from xstage_bench.schedule.flavour import FLAVOURS
 from xstage_bench.schedule.layouts import LAYOUTS
 
@@ -216,7 +217,7 @@ def stage_at(model: Model, producers: int, warps: int, *, pair: str = "0>1", fla
 
 
 def require_sms(model: Model, pair: PairModel, producers: int) -> None:
-    """Refuse more producers than the GPU has SMs: every fit includes all of them, so the largest count that it has seen is that.
+    """Refuse more producers than the GPU of the model has SMs (`sms_of`).
 
     Raises
     ------
@@ -224,10 +225,8 @@ def require_sms(model: Model, pair: PairModel, producers: int) -> None:
         It names how many there are.
     """
     seen = pair.calibrated_range.producers
-    if seen is not None and producers > seen[1]:
-        raise UsageError(
-            f"{producers} producers asked for, but the {model.gpu} of the model has {seen[1]} SMs", f"use at most {seen[1]} producers"
-        )
+    if seen is not None and producers > seen[1] and producers > (most := sms_of(model, pair.pair)):
+        raise UsageError(f"{producers} producers asked for, but the {model.gpu} of the model has {most} SMs", f"use at most {most} producers")
 
 
 def _stage(model: Model, pair: PairModel, e: BurstGap) -> Stage:
