@@ -226,7 +226,8 @@ def require_sms(model: Model, pair: PairModel, producers: int) -> None:
     """
     seen = pair.calibrated_range.producers
     if seen is not None and producers > seen[1] and producers > (most := sms_of(model, pair.pair)):
-        raise UsageError(f"{producers} producers asked for, but the {model.gpu} of the model has {most} SMs", f"use at most {most} producers")
+        has = f"the {model.gpu} of the model has {most} SMs"
+        raise UsageError(f"{producers} producers asked for, but {has}", f"use at most {most} producers")
 
 
 def _stage(model: Model, pair: PairModel, e: BurstGap) -> Stage:
