@@ -46,8 +46,9 @@ def summary(device: Device, plan: Plan, options: Options) -> dict[str, Any]:
     known: dict[Schedule, tuple[str, float]] = {}
     kernels: Counter[tuple[str, str, str, bool]] = Counter()
     stored, timelines = float(_FOLDER_BYTES), 0
-    for process in range(plan.processes):
-        current = open_device(options.backend, process=process) if process and isinstance(device, ReplayDevice) else device
+    others = range(1, plan.processes)
+    devices = [device, *(open_device(options.backend, process=p) if isinstance(device, ReplayDevice) else device for p in others)]
+    for process, current in enumerate(devices):
         solved: set[str] = set()
         for pair in plan.pairs:
             for job in (job for chunk in chunks_of(current, plan, options, pair, process) for job in chunk):
