@@ -19,6 +19,7 @@ T = TypeVar("T")
 _PAIR = re.compile(r"\d{1,6}>(-1|\d{1,6})")
 #: Beyond these no number of a document has a meaning, and arithmetic with it ends in infinities.
 _LARGEST = 1e30
+_LARGEST_WHOLE = 2**53  # a double holds it exactly; beyond 64 bits numpy has no logarithm of it
 _COUNTS = ("producers", "warps")
 _POSITIVE = (*_COUNTS, "sm_clock_mhz")
 _NEVER_NEGATIVE = (
@@ -47,7 +48,7 @@ def _wrong(node: Any, key: str) -> Iterator[tuple[str, Any, str]]:
     if isinstance(node, bool | str) or node is None:
         return
     if isinstance(node, int | float):
-        if not (math.isfinite(node) and abs(node) < _LARGEST):
+        if not (math.isfinite(node) and abs(node) < (_LARGEST_WHOLE if isinstance(node, int) else _LARGEST)):
             yield key, node, "which is no number that was measured"
     elif isinstance(node, Estimate):
         yield from _estimate(node, key)
