@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xstage_bench.errors import UsageError, XStageError
+from xstage_bench.io.no_collection import no_collection
 from xstage_bench.record.columns import SAMPLES
 from xstage_bench.record.manifest import MANIFEST_NAME, Manifest, load_manifest
 from xstage_bench.record.parts import SAMPLES_FOLDER, read_table
@@ -101,7 +102,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 def read_fleet(folder: Path) -> Iterator[NodeLinks | Unreadable]:
     """Yield every run below `folder`, reduced; one that cannot be read costs no other."""
-    with ThreadPoolExecutor(_THREADS) as pool:  # half of the work is Parquet's, which lets other threads run
+    with no_collection(), ThreadPoolExecutor(_THREADS) as pool:  # half of the work is Parquet's, which lets other threads run
         yield from pool.map(partial(_read_run, folder), find_runs(folder))
 
 
