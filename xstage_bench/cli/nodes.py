@@ -89,6 +89,13 @@ def args(out: Output, name: str, library: str, ranks: int) -> int:
     return 0
 
 
+def _require_name(name: str, example: str) -> None:
+    from xstage_bench.machine.gpus import is_name
+
+    if not is_name(name):
+        raise UsageError(f"'{name}' is no name for a node", f"small letters, digits, dots and dashes: {example}")
+
+
 @command.command("add", short_help="Make a node of your own from a run.")
 @click.argument("run", type=FILE)
 @click.option("--name", required=True, metavar="NAME", help="For example h100-nv18-mine.")
@@ -97,14 +104,13 @@ def args(out: Output, name: str, library: str, ranks: int) -> int:
 def add(out: Output, run: Path, name: str, folder: Path | None) -> int:
     """Write the fitted run RUN as a node of your own."""
     from xstage_bench.io.atomic import write_bytes
-    from xstage_bench.machine.gpus import entry_names, is_name, user_folder
+    from xstage_bench.machine.gpus import entry_names, user_folder
     from xstage_bench.model.document import save
     from xstage_bench.model.run_fit import find_model
     from xstage_bench.record.reader import load_run
     from xstage_bench.show.export.node_entry import entry_of, entry_toml
 
-    if not is_name(name):
-        raise UsageError(f"'{name}' is no name for a node", "small letters, digits, dots and dashes: h100-nv18-mine")
+    _require_name(name, "h100-nv18-mine")
     where = folder or user_folder()
     if name in entry_names() or (where / f"{name}.toml").exists():
         raise UsageError(f"there is a node '{name}' already", f"choose another name, or remove {where / name}.toml")
@@ -125,13 +131,11 @@ def add(out: Output, run: Path, name: str, folder: Path | None) -> int:
 def submit(out: Output, run: Path, name: str, path: Path | None) -> int:
     """Pack RUN without hosts, users, paths, UUIDs and PCI addresses: checked."""
     from xstage_bench.io.atomic import write_bytes
-    from xstage_bench.machine.gpus import is_name
     from xstage_bench.model.run_fit import find_model, find_validation
     from xstage_bench.record.reader import load_run
     from xstage_bench.show.export.node_entry import WHERE, contribution, packed
 
-    if not is_name(name):
-        raise UsageError(f"'{name}' is no name for a node", "small letters, digits, dots and dashes: h100-nv18-x8")
+    _require_name(name, "h100-nv18-x8")
     loaded = load_run(run)
     if loaded.manifest.failed_pairs:
         raise DataError(f"{run}: pairs failed: {', '.join(loaded.manifest.failed_pairs)}", f"xstage check {run} must exit 0")

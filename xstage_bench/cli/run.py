@@ -90,7 +90,7 @@ def _scenes(out: Output, folder: Path | None, resume: bool, *, schedule: tuple[P
     if resume or unused:
         raise UsageError(f"--{'resume' if resume else unused[0].replace('_', '-')} and scenes: they have no probes", "leave it out")
     entries = [entry for path in schedule for entry in load_scenes(path)]
-    choice = resolve_backend(spec, peer)
+    choice = resolve_backend(spec, peer, expect_links=probing["expect_links"])
     out.note_backend(choice)
     folder = run_folder(folder, False)
     if folder.exists():
